@@ -1,0 +1,1 @@
+"""Changes the machine and puts it back."""

@@ -1,0 +1,1 @@
+"""Predicts time, memory, power and energy."""

@@ -1,0 +1,1 @@
+"""Moves data: cuts data work from training work."""

@@ -1,0 +1,1 @@
+"""Reads the machine: meters, windows, integration, replay."""

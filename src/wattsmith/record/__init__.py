@@ -1,0 +1,1 @@
+"""Makes and runs synthetic work."""

@@ -1,0 +1,1 @@
+"""Says what happened, under rules that others can check."""

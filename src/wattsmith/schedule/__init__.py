@@ -1,0 +1,1 @@
+"""Decides who runs where, when, on how much power."""

@@ -1,0 +1,1 @@
+"""A machine that is not there: simulated drivers that name themselves as simulated."""

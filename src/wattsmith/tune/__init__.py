@@ -1,0 +1,1 @@
+"""Searches settings under constraints."""
