@@ -3,31 +3,48 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import Any, get_type_hints
+
+from wattsmith.terms.errors import BadTerm
 
 
 def as_plain(fact: Any) -> Any:
-    """FACT as dicts, lists, strings, numbers and None. A number that is not finite becomes None."""
+    """FACT as dicts, lists, strings, numbers and None. A number that is not finite becomes None.
+
+    A dataclass becomes its fields and, beside them, those of its properties that are figures or yes and no.
+    """
     if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
         plain = {f.name: as_plain(getattr(fact, f.name)) for f in dataclasses.fields(fact)}
         return plain | {name: as_plain(getattr(fact, name)) for name in _derived(type(fact))}
+    if isinstance(fact, Enum):
+        return as_plain(fact.value)
     if isinstance(fact, Mapping):
         return {str(key): as_plain(value) for key, value in fact.items()}
-    if isinstance(fact, list | tuple | set | frozenset):
+    if isinstance(fact, set | frozenset):
+        return [as_plain(item) for item in sorted(fact, key=str)]  # two files of one fact must not differ
+    if isinstance(fact, list | tuple):
         return [as_plain(item) for item in fact]
     if isinstance(fact, float) and not math.isfinite(fact):
         return None
-    if isinstance(fact, str):
+    if fact is None or isinstance(fact, bool | int | float):
+        return fact
+    if isinstance(fact, str | PurePath):
         return str(fact)
-    return fact
+    raise BadTerm(
+        f"{fact!r} is a {type(fact).__name__}, which has no plain form; make it a number, a text or a fact"
+    )
 
 
-def _derived(kind: type) -> list[str]:
+@cache
+def _derived(kind: type) -> tuple[str, ...]:
     """Properties that are figures, not whole facts again: they belong in the file beside the fields."""
-    return [
+    return tuple(
         name
         for name, member in vars(kind).items()
         if isinstance(member, property)
         and member.fget is not None
-        and member.fget.__annotations__.get("return") in (bool, float, float | None)
-    ]
+        and get_type_hints(member.fget).get("return") in (bool, int, float, int | None, float | None)
+    )

@@ -1,5 +1,6 @@
 """Workloads, the settings they run at, what a run cost and what one is predicted to cost."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,8 +42,8 @@ class Setting:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise BadTerm(f"{name} must be positive, got {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise BadTerm(f"{name} must be positive and finite, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,8 @@ class Run:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise BadTerm(f"steps must be at least 1, got {self.steps}")
-        if self.step_s <= 0:
-            raise BadTerm(f"step_s must be positive, got {self.step_s}")
+        if not 0 < self.step_s < math.inf:
+            raise BadTerm(f"step_s must be positive and finite, got {self.step_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +90,13 @@ class Prediction:
     from_runs: int = 0  # how many recorded runs it rests on; 0 means a formula alone
     inside_record: bool = False  # whether what was measured surrounds it
     why_doubtful: str | None = None  # why the intervals are wide, when they are
+
+    def __post_init__(self) -> None:
+        for name in ("step_s", "memory_bytes", "power_w", "step_energy_j"):
+            interval = getattr(self, name)
+            if interval is not None and interval.low < 0:
+                raise BadTerm(f"{name} cannot be below zero, but its interval begins at {interval.low}")
+        if self.from_runs < 0:
+            raise BadTerm(f"from_runs must not be negative, got {self.from_runs}")
+        if self.inside_record and self.from_runs == 0:
+            raise BadTerm("a prediction from no recorded runs cannot lie inside the record")
