@@ -16,7 +16,5 @@ def test_no_module_has_a_name_that_would_fit_any_program():
 
 
 def test_no_module_is_too_long_to_read():
-    lengths = {
-        str(path.relative_to(SOURCES)): len(path.read_text().splitlines()) for path in SOURCES.rglob("*.py")
-    }
+    lengths = {str(path.relative_to(SOURCES)): len(path.read_text().splitlines()) for path in SOURCES.rglob("*.py")}
     assert {name: lines for name, lines in lengths.items() if lines >= MOST_LINES} == {}

@@ -20,9 +20,7 @@ def run_s(code: str) -> float:
 
 def test_a_bare_import_loads_nothing_heavy():
     code = "import sys, wattsmith; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "wattsmith" in loaded
     assert HEAVY & {module.partition(".")[0] for module in loaded} == set()
 

@@ -61,9 +61,7 @@ def called_name(call: ast.Call) -> str | None:
 def breaches(room: str, source: str) -> list[str]:
     """The imports in SOURCE that a module of ROOM must not have."""
     allowed = allowed_from(room) | {room}
-    return [
-        f"line {line}: {room} imports {what}" for line, what in imports_of_ours(source) if what not in allowed
-    ]
+    return [f"line {line}: {room} imports {what}" for line, what in imports_of_ours(source) if what not in allowed]
 
 
 @pytest.mark.parametrize("room", sorted(EVERY_ROOM))

@@ -29,9 +29,7 @@ def broken_links(page: Path, text: str) -> list[str]:
     for link in links_of(text):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
-        if not target.exists() or (
-            anchor and anchor not in anchors_of(text if not name else target.read_text())
-        ):
+        if not target.exists() or (anchor and anchor not in anchors_of(text if not name else target.read_text())):
             broken.append(link)
     return broken
 
@@ -42,7 +40,9 @@ def test_every_link_leads_somewhere(page):
 
 
 def test_the_guard_sees_a_link_to_nowhere():
-    text = "# A b\n[1](no-such.md) [2](#a-b) [3](#c) [4](test_links.py) [5](https://example.org/x)\n```\n[6](z.md)\n```\n"
+    text = (
+        "# A b\n[1](no-such.md) [2](#a-b) [3](#c) [4](test_links.py) [5](https://example.org/x)\n```\n[6](z.md)\n```\n"
+    )
     assert broken_links(Path(__file__), text) == ["no-such.md", "#c"]
 
 

@@ -139,9 +139,7 @@ def test_the_kind_of_a_domain_is_what_stands_before_its_number():
     assert domain("cpu-package:1", 1.0).kind == "cpu-package"
 
 
-@pytest.mark.parametrize(
-    ("integrated_j", "agrees"), [(100.0, True), (105.0, True), (95.0, True), (106.0, False)]
-)
+@pytest.mark.parametrize(("integrated_j", "agrees"), [(100.0, True), (105.0, True), (95.0, True), (106.0, False)])
 def test_two_figures_agree_within_their_joint_error(integrated_j, agrees):
     check = CrossCheck(duration_s=5.0, counter_j=100.0, integrated_j=integrated_j, joint_error_j=5.0)
     assert check.agrees is agrees

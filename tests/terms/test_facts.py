@@ -41,9 +41,7 @@ def test_a_window_keeps_its_figures_sources_and_sums():
                 energy_j=600.0,
                 error_j=6.0,
                 resolution_s=0.02,
-                cross_check=CrossCheck(
-                    duration_s=2.0, counter_j=600.0, integrated_j=597.0, joint_error_j=5.0
-                ),
+                cross_check=CrossCheck(duration_s=2.0, counter_j=600.0, integrated_j=597.0, joint_error_j=5.0),
             ),
         ),
         missing={"cpu-package": "no RAPL here"},

@@ -33,9 +33,7 @@ def as_plain(fact: Any) -> Any:
         return fact
     if isinstance(fact, str | PurePath):
         return str(fact)
-    raise BadTerm(
-        f"{fact!r} is a {type(fact).__name__}, which has no plain form; make it a number, a text or a fact"
-    )
+    raise BadTerm(f"{fact!r} is a {type(fact).__name__}, which has no plain form; make it a number, a text or a fact")
 
 
 @cache

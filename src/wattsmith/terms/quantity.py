@@ -47,14 +47,10 @@ def parse_quantity(text: str, kind: str) -> float:
     units = UNITS[kind]
     matched = _NUMBER.fullmatch(text)
     if matched is None:
-        raise BadTerm(
-            f"{text!r} is not a quantity of {kind}: write a number and a unit, such as {_example(kind)}"
-        )
+        raise BadTerm(f"{text!r} is not a quantity of {kind}: write a number and a unit, such as {_example(kind)}")
     number, unit = matched.groups()
     if not unit:
-        raise BadTerm(
-            f"{text!r} has no unit: write {text.strip()}{_BASE_UNIT[kind]} if that is what you mean"
-        )
+        raise BadTerm(f"{text!r} has no unit: write {text.strip()}{_BASE_UNIT[kind]} if that is what you mean")
     if unit not in units:
         raise BadTerm(f"{text!r} is not a quantity of {kind}: {_why_unit_is_wrong(unit, kind)}")
     value = float(number) * units[unit]
