@@ -53,8 +53,9 @@ class MeterCard:
     source: Source
     counter_period_s: float | None = None  # how often the energy counter moves; None: it has none
     power_period_s: float | None = None  # how often a new power value appears; None: it gives no power
-    power_window_s: float | None = None  # each power value is a mean over so long; None: not stated
-    poll_period_s: float = 0.1  # how often it wants to be read
+    power_window_s: float | None = None  # each power value is a mean over so long; None: not known
+    history_s: float | None = None  # how far back one read reaches; None: it gives the present value alone
+    poll_period_s: float = 0.1  # how often it is to be read
     accuracy_ratio: float | None = None  # the sensor's own accuracy as its vendor states it; None: not stated
     encloses: tuple[str, ...] = ()  # kinds of domain whose energy this one contains: ("gpu", "cpu-package")
     simulated: bool = False
@@ -72,8 +73,22 @@ class MeterCard:
     @property
     def resolution_s(self) -> float:
         """The finest step in time at which this meter tells anything new."""
-        periods = [p for p in (self.counter_period_s, self.power_period_s) if p is not None]
-        return min(periods)
+        if self.power_period_s is not None:
+            return self.sample_period_s
+        return max(self.counter_period_s or 0.0, self.poll_period_s)
+
+    @property
+    def sample_period_s(self) -> float:
+        """How far apart its power samples are expected to lie."""
+        period_s = self.power_period_s or 0.0
+        return period_s if self.history_s is not None else max(period_s, self.poll_period_s)
+
+    @property
+    def unseen_ratio(self) -> float:
+        """The share of time in which its power sensor does not look; 1 when its averaging is not known."""
+        if self.power_period_s is None:
+            return 0.0
+        return 1.0 - min(1.0, (self.power_window_s or 0.0) / self.sample_period_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +206,7 @@ def not_enclosed(domains: Iterable[DomainEnergy]) -> tuple[DomainEnergy, ...]:
     hidden = {kind for d in all_domains if d.energy_j is not None and d.complete for kind in d.encloses}
     parts_known = {d.kind for d in all_domains if d.energy_j is not None}
     return tuple(
-        d
-        for d in all_domains
-        if d.kind not in hidden and not (d.energy_j is None and parts_known & set(d.encloses))
+        d for d in all_domains if d.kind not in hidden and not (d.energy_j is None and parts_known & set(d.encloses))
     )
 
 
