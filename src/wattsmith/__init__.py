@@ -1,3 +1,57 @@
-"""Wattsmith: time, memory, power and energy of machine-learning jobs."""
+"""Wattsmith: time, memory, power and energy of machine-learning jobs.
+
+with wattsmith.measure("epoch", sync=True) as window:
+    train()
+print(window.result().energy_j)
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wattsmith.flows.machine import describe_machine as machine
+    from wattsmith.flows.measuring import begin, end, measure, open_session, replay
+    from wattsmith.terms.energy import Window
+    from wattsmith.terms.errors import WattsmithError
 
 __version__ = "0.1.0"
+__all__ = ["WattsmithError", "Window", "begin", "end", "machine", "measure", "open_session", "replay"]
+
+# Loaded when first used, so that the import itself costs next to nothing.
+_HOMES = {
+    "Window": ("wattsmith.terms.energy", "Window"),
+    "WattsmithError": ("wattsmith.terms.errors", "WattsmithError"),
+    "begin": ("wattsmith.flows.measuring", "begin"),
+    "end": ("wattsmith.flows.measuring", "end"),
+    "machine": ("wattsmith.flows.machine", "describe_machine"),
+    "measure": ("wattsmith.flows.measuring", "measure"),
+    "open_session": ("wattsmith.flows.measuring", "open_session"),
+    "replay": ("wattsmith.flows.measuring", "replay"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wattsmith' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+class _FrontHall(ModuleType):
+    """Keeps a verb where a room has the same name: `wattsmith.measure` is the function, not the folder."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing wattsmith.measure.session would otherwise put the folder in the function's place.
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _FrontHall
