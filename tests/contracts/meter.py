@@ -9,19 +9,6 @@ from wattsmith.terms.ports import Clock, Meter
 Advance = Callable[[float], None]
 
 
-class SteppedClock:
-    """A clock that moves only when told."""
-
-    def __init__(self, now_s: float = 100.0) -> None:
-        self._now_s = now_s
-
-    def now_s(self) -> float:
-        return self._now_s
-
-    def sleep_s(self, duration_s: float) -> None:
-        self._now_s += duration_s
-
-
 class MeterContract:
     """Give fixtures `clock`, `meter` (reading by that clock) and `advance` (lets seconds pass for both)."""
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contracts.meter import MeterContract, SteppedClock
+from tests.contracts.meter import MeterContract
 
 from wattsmith.measure.jetson import find_jetson
+from wattsmith.sim.clock import SimulatedClock
 from wattsmith.sim.sysfs import SimulatedSysfs
 from wattsmith.terms.energy import PowerSample
 from wattsmith.terms.errors import MeterLost, MeterMissed, MeterUnavailable
@@ -16,8 +17,8 @@ ORIN_NX = {1: "VDD_IN", 2: "VDD_CPU_GPU_CV", 3: "VDD_SOC"}
 
 
 @pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
+def clock() -> SimulatedClock:
+    return SimulatedClock(100.0)
 
 
 @pytest.fixture
@@ -122,16 +123,18 @@ def test_a_small_backward_current_is_no_power(sysfs, clock):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    garbage=st.binary(max_size=30).filter(lambda text: not re.fullmatch(rb"-?[0-9]{1,9}", text.strip())),
+    garbage=st.binary(max_size=30).filter(
+        lambda text: not re.fullmatch(r"-?[0-9]{1,9}", text.decode("latin-1").strip())
+    ),
     name=st.sampled_from(["in1_input", "curr1_input"]),
 )
 def test_garbage_is_missed_or_unavailable_never_no_power(garbage, name):
     with tempfile.TemporaryDirectory() as folder:
         sysfs = SimulatedSysfs(Path(folder))
         chip = sysfs.add_ina3221({1: "VDD_IN"})
-        meter = find_jetson(SteppedClock(), sysfs.root)[0]
+        meter = find_jetson(SimulatedClock(), sysfs.root)[0]
         (chip / name).write_bytes(garbage)
         with pytest.raises(MeterMissed):
             meter.read(counter=False)
         with pytest.raises(MeterUnavailable, match="--meters gpu"):
-            find_jetson(SteppedClock(), sysfs.root)
+            find_jetson(SimulatedClock(), sysfs.root)

@@ -62,9 +62,7 @@ class JetsonMeter:
             poll_period_s=_POLL_S,
             encloses=("soc-rail",) if feeds_all else (),
             simulated=simulated,
-            note=None
-            if whole
-            else "this board has no input rail: its rails are parts, and leave some of it out",
+            note=None if whole else "this board has no input rail: its rails are parts, and leave some of it out",
         )
 
     def read(self, *, counter: bool) -> Readings:  # noqa: ARG002  the chip has no counter

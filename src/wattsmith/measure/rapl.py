@@ -19,8 +19,7 @@ def find_rapl(clock: Clock, root: Path = Path("/sys")) -> list[Meter]:
     powercap = root / "class/powercap"
     simulated = (root / "wattsmith-simulated").exists()
     meters: list[Meter] = [
-        RaplMeter(clock, zone, domain, simulated=simulated)
-        for domain, zone in sorted(_zones(powercap).items())
+        RaplMeter(clock, zone, domain, simulated=simulated) for domain, zone in sorted(_zones(powercap).items())
     ]
     if not meters:
         raise MeterUnavailable(

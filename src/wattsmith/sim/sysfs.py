@@ -25,9 +25,7 @@ class SimulatedSysfs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.energy_j: dict[str, float] = {}  # by zone: true joules, which never wrap
-        self._zones: dict[
-            str, tuple[Path, float]
-        ] = {}  # by zone: its folder, and the joules at which it wraps
+        self._zones: dict[str, tuple[Path, float]] = {}  # by zone: its folder, and the joules at which it wraps
         self._rails: dict[str, Callable[[float], None]] = {}  # by rail: how to show a power
         self._policies: list[Path] = []
         self._lock = threading.Lock()
@@ -53,9 +51,7 @@ class SimulatedSysfs:
         self._show_energy(zone)
         return folder
 
-    def add_ina3221(
-        self, rails: Mapping[int, str], *, layout: str = "hwmon", address: str = "1-0040"
-    ) -> Path:
+    def add_ina3221(self, rails: Mapping[int, str], *, layout: str = "hwmon", address: str = "1-0040") -> Path:
         """One INA3221 chip; RAILS maps its channels to their names. LAYOUT is "hwmon", or the older "iio"."""
         if layout == "hwmon":
             driver, inner, name_of = "ina3221", f"hwmon/hwmon{len(self._rails)}", "in{}_label"
@@ -71,9 +67,7 @@ class SimulatedSysfs:
             self._rails[rail](0.0)
         return folder
 
-    def add_cpufreq(
-        self, policy: int, *, min_hz: float, max_hz: float, governor: str = "performance"
-    ) -> Path:
+    def add_cpufreq(self, policy: int, *, min_hz: float, max_hz: float, governor: str = "performance") -> Path:
         """A cpufreq policy with the usual limit, governor and frequency files (kHz, as the kernel writes)."""
         folder = self.root / f"devices/system/cpu/cpufreq/policy{policy}"
         for name, value_hz in {
