@@ -9,7 +9,7 @@ from wattsmith.terms.errors import MeterLost, MeterMissed
 class PlayedMeter:
     """Samples every PERIOD_S what POWER_W(time_s) gives, as a driver with a history would keep them."""
 
-    def __init__(self, clock, power_w, *, domain="gpu:0", period_s=0.02, counts=False, encloses=()):
+    def __init__(self, clock, power_w, *, domain="gpu:0", period_s=0.02, counts=False, encloses=(), keeps=True):
         self.clock = clock
         self.power_w = power_w
         self.fails_with = None
@@ -23,7 +23,7 @@ class PlayedMeter:
             counter_period_s=0.1 if counts else None,
             power_period_s=period_s,
             power_window_s=period_s,
-            history_s=1e9,
+            history_s=1e9 if keeps else None,
             poll_period_s=0.1,
             encloses=encloses,
         )

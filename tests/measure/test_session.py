@@ -177,7 +177,7 @@ def test_a_card_that_disappears_in_the_middle_leaves_an_incomplete_figure(clock)
 
 
 def test_readings_that_fail_for_a_while_are_counted(clock):
-    meter = PlayedMeter(clock, steady(100.0), period_s=0.1)
+    meter = PlayedMeter(clock, steady(100.0), period_s=0.1, keeps=False)
     session = session_of(clock, meter)
     with session.measure("work") as window:
         meter.fails_with = MISSED

@@ -44,7 +44,6 @@ _REASONS = {
 class Nvml:
     """The driver, initialised, and the GPUs in it that this process may see."""
 
-    binding: Any
     driver: str
     gpus: tuple[Gpu, ...]
     meters: tuple["NvmlMeter", ...]
@@ -60,9 +59,31 @@ def find_nvml(
 ) -> Nvml:
     """The NVIDIA GPUs of this machine. VISIBLE as in CUDA_VISIBLE_DEVICES, which is taken by default."""
     nvml = _start_driver()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
-    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    instances = {i: _mig_instances(nvml, handle) for i, handle in enumerate(handles)}
+    try:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        instances = {i: _mig_instances(nvml, handle) for i, handle in enumerate(handles)}
+        chosen = _choose(nvml, handles, instances, visible)
+        gpus = [gpu for i in chosen for gpu in _describe(nvml, handles[i], i, instances[i])]
+        meters = [
+            NvmlMeter(
+                nvml, handles[i], i, clock=clock, wall_s=wall_s, use_counter=use_counter, instances=len(instances[i])
+            )
+            for i in chosen
+        ]
+        gauges = [NvmlGauge(nvml, handles[i], i, clock) for i in chosen]
+        return Nvml(nvml.nvmlSystemGetDriverVersion(), tuple(gpus), tuple(meters), tuple(gauges))
+    except nvml.NVMLError as failed:
+        raise MeterUnavailable(
+            f"the NVIDIA driver does not describe its GPUs: {failed}. See what `nvidia-smi` says."
+        ) from failed
+    finally:
+        nvml.nvmlShutdown()  # each meter holds the driver open for itself
+
+
+def _choose(
+    nvml: Any, handles: list[Any], instances: dict[int, list[tuple[str, str]]], visible: str | None
+) -> list[int]:
     parents = {uuid: i for i, found in instances.items() for uuid, _ in found}
     chosen = visible_gpus(visible, [nvml.nvmlDeviceGetUUID(handle) for handle in handles], parents)
     if not chosen:
@@ -70,31 +91,7 @@ def find_nvml(
             "has no GPU" if not handles else f"shows none of its {len(handles)} GPUs: CUDA_VISIBLE_DEVICES={visible!r}"
         )
         raise MeterUnavailable(f"the NVIDIA driver {why}")
-    gpus: list[Gpu] = []
-    for i in chosen:
-        gpus.append(_describe(nvml, handles[i], i))
-        gpus += [
-            Gpu(domain=f"gpu:{i}/mig:{j}", name=name, uuid=uuid, simulated=_is_simulated(name))
-            for j, (uuid, name) in enumerate(instances[i])
-        ]
-    return Nvml(
-        binding=nvml,
-        driver=nvml.nvmlSystemGetDriverVersion(),
-        gpus=tuple(gpus),
-        meters=tuple(
-            NvmlMeter(
-                nvml,
-                handles[i],
-                i,
-                clock=clock,
-                wall_s=wall_s,
-                use_counter=use_counter,
-                instances=len(instances[i]),
-            )
-            for i in chosen
-        ),
-        gauges=tuple(NvmlGauge(nvml, handles[i], i, clock) for i in chosen),
-    )
+    return chosen
 
 
 def _start_driver() -> Any:
@@ -135,7 +132,9 @@ def _mig_instances(nvml: Any, handle: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _describe(nvml: Any, handle: Any, index: int) -> Gpu:
+def _describe(nvml: Any, handle: Any, index: int, instances: list[tuple[str, str]]) -> list[Gpu]:
+    """The card, and the MIG instances on it."""
+
     def ask(call: Callable[..., Any], *args: Any) -> Any:
         return _asked(nvml, call, handle, *args)
 
@@ -145,7 +144,7 @@ def _describe(nvml: Any, handle: Any, index: int) -> Gpu:
     clock_mhz = ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM)
     memory_clock_mhz = ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM)
     name = nvml.nvmlDeviceGetName(handle)
-    return Gpu(
+    card = Gpu(
         domain=f"gpu:{index}",
         name=name,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -156,6 +155,13 @@ def _describe(nvml: Any, handle: Any, index: int) -> Gpu:
         max_memory_clock_hz=None if memory_clock_mhz is None else memory_clock_mhz * 1e6,
         simulated=_is_simulated(name),
     )
+    return [
+        card,
+        *(
+            Gpu(domain=f"gpu:{index}/mig:{i}", name=name, uuid=uuid, simulated=_is_simulated(name))
+            for i, (uuid, name) in enumerate(instances)
+        ),
+    ]
 
 
 def _asked(nvml: Any, call: Callable[..., Any], *args: Any) -> Any:
@@ -195,6 +201,7 @@ class NvmlMeter:
         self._handle = handle
         self._clock = clock
         self._wall_s = wall_s
+        self._closed = False
         self._seen_us = 0  # time stamp of the newest sample taken
         nvml.nvmlInit()  # counted by the driver; undone in close()
         name = nvml.nvmlDeviceGetName(handle)
@@ -258,6 +265,8 @@ class NvmlMeter:
             return []  # none newer; or one came between the driver's count and its copy, and waits for the next read
 
     def read(self, *, counter: bool) -> Readings:
+        if self._closed:
+            raise MeterLost(f"{self.card.domain}: this meter was closed")
         with _translated(self._nvml, self.card.domain):
             power = self._drain() if self.card.history_s is not None else self._ask()
             return Readings(power=power, counter=self._count() if counter else None)
@@ -283,7 +292,9 @@ class NvmlMeter:
         return CounterReading(self._clock.now_s(), energy_j)
 
     def close(self) -> None:
-        self._nvml.nvmlShutdown()
+        if not self._closed:
+            self._closed = True
+            self._nvml.nvmlShutdown()
 
 
 class NvmlGauge:

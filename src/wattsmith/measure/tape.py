@@ -146,6 +146,8 @@ class Tape:
             self._append(sample.time_s, sample.power_w)
             return gap_j
         if not self._is_gap(self.end_s, sample.time_s):
+            if self.card.history_s is not None:
+                self._failed = 0  # the driver had kept what the failed reads did not fetch
             self._append(sample.time_s, sample.power_w)
             return gap_j
         span_s = sample.time_s - self.end_s

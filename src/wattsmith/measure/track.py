@@ -53,16 +53,17 @@ class Track:
             wants_counter = self.card.counter_period_s is not None and (
                 now_s >= self._counter_due_s or self._overflowed(now_s)
             )
+            self.due_s = now_s + self.card.poll_period_s
             try:
                 readings = self.meter.read(counter=wants_counter)
             except MeterMissed as missed:
-                readings = Readings(missed=1, why_missed=str(missed))
+                self._feed(Readings(missed=1, why_missed=str(missed)))
+                return
             except MeterLost as lost:
                 self._lose(str(lost))
                 return
             self._feed(readings)
             self._read_s = now_s
-            self.due_s = now_s + self.card.poll_period_s
             if wants_counter:
                 self._counter_due_s = now_s + COUNTER_EVERY_S
 
