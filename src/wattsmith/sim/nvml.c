@@ -680,7 +680,7 @@ static Code read_field(struct caller *caller, struct field *field)
         field->valueType = TYPE_ULONGLONG;
         return read_counter(caller, &field->value.ullVal);
     case AVERAGE:
-        return gpu->has_instant_field && of_gpu ? give_field(field, as_milliwatts(average_power_w(state, gpu, now_ns)))
+        return gpu->has_average_field && of_gpu ? give_field(field, as_milliwatts(average_power_w(state, gpu, now_ns)))
                                                 : NOT_SUPPORTED;
     case INSTANT:
         return gpu->has_instant_field && of_gpu ? give_field(field, as_milliwatts(instant_power_w(state, gpu, now_ns)))
@@ -731,7 +731,7 @@ static Code sample_value(const struct gpu *gpu, unsigned type, int64_t index, st
     to->sampleValue.ullVal = 0;
     switch (type) {
     case SAMPLES_POWER:
-        return give(&to->sampleValue.uiVal, as_milliwatts(gpu->sensor_gain * sample.power_w));
+        return give(&to->sampleValue.uiVal, as_milliwatts(sensor_reading_w(state, gpu, index)));
     case SAMPLES_UTILIZATION:
         return give(&to->sampleValue.uiVal,
                     percent(mean_load(gpu, sample.time_ns - gpu->sensor_period_ns, sample.time_ns)));

@@ -172,9 +172,10 @@ class SimulatedNvml:
 
     def environment(self) -> dict[str, str]:
         """The variables that make a child process load the simulated driver: add them to its environment."""
-        path = [str(library().parent), os.environ.get("LD_LIBRARY_PATH", "")]
+        folder = library().parent
         return {
-            "LD_LIBRARY_PATH": ":".join(part for part in path if part),
+            "LD_LIBRARY_PATH": _with_folder_first("LD_LIBRARY_PATH", folder),
+            "PATH": _with_folder_first("PATH", folder / "bin"),
             STATE_VARIABLE: str(self.state_file),
         }
 
@@ -350,6 +351,10 @@ class SimulatedNvml:
                 fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def _with_folder_first(variable: str, folder: Path) -> str:
+    return ":".join(filter(None, [str(folder), os.environ.get(variable)]))
+
+
 def _profile(name: str, overrides: Mapping[str, Any]) -> GpuProfile:
     if name not in PROFILES:
         raise BadTerm(f"there is no profile {name!r}; there are {', '.join(PROFILES)}")
@@ -400,14 +405,22 @@ _PARAMETERS = (
     *("architecture", "brand", "pci_device_id", "cores", "multiprocessors", "memory_bus_bits", "memory_used_bytes"),
     *("limit_min_w", "limit_max_w", "limit_default_w", "idle_w", "sm_w", "memory_w", "voltage_floor_ratio"),
     *("ambient_c", "kelvin_per_w", "thermal_s", "sensor_period_s", "sensor_window_s", "sensor_jitter_s"),
-    *("sensor_gain", "sample_capacity", "instant_period_s", "average_window_s", "counter_period_s"),
-    *("counter_read_s", "samples_read_s", "has_counter", "has_samples", "has_instant_field", "has_gpm"),
+    *("sensor_gain", "sensor_noise_w", "sample_capacity", "instant_period_s", "average_window_s", "counter_period_s"),
+    *(
+        "counter_read_s",
+        "samples_read_s",
+        "has_counter",
+        "has_samples",
+        "has_instant_field",
+        "has_average_field",
+        "has_gpm",
+    ),
     *("sm_ratio", "occupancy_ratio", "tensor_ratio", "dram_ratio"),
 )
 _CHANGEABLE = tuple(
     name
     for name in _PARAMETERS
-    if name.startswith("has_") or name.endswith(("_read_s", "_ratio", "_gain"))
+    if name.startswith("has_") or name.endswith(("_read_s", "_ratio", "_gain", "_noise_w"))
     if name != "voltage_floor_ratio"
 )
 

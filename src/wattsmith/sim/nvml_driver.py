@@ -13,6 +13,11 @@ from wattsmith.terms.errors import BadTerm, ExtraNeeded, MeterUnavailable, NotWr
 
 LIBRARY = "libnvidia-ml.so.1"
 _SOURCES = ("nvml.c", "nvml_power.c", "nvml_state.h")
+# Some tools look for nvidia-smi to know whether there is a driver, and then ask NVML.
+_STAND_IN = """#!/bin/sh
+echo "Simulated NVIDIA driver (wattsmith.sim.nvml): a stand-in for nvidia-smi that answers --help alone."
+test "$1" = --help
+"""
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared")
 
 
@@ -31,11 +36,14 @@ def function_index(function: str) -> int:
 
 
 def library() -> Path:
-    """The compiled driver, compiled now if this is the first time. Several processes may ask at once."""
+    """The compiled driver, compiled now if this is the first time. Several processes may ask at once.
+
+    Beside it, in `bin`, lies a stand-in for nvidia-smi.
+    """
     compiler = _compiler()
     here = Path(__file__).parent
-    parts = [*(here.joinpath(name).read_bytes() for name in _SOURCES), " ".join([compiler, *_FLAGS]).encode()]
-    key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    texts = [" ".join([compiler, *_FLAGS]), _STAND_IN, *(here.joinpath(name).read_text() for name in _SOURCES)]
+    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     built = _cache_folder() / f"sim-nvml-{key}" / LIBRARY
     if not built.exists():
         _build(compiler, [here / name for name in _SOURCES if name.endswith(".c")], built)
@@ -66,6 +74,7 @@ def _build(compiler: str, sources: Sequence[Path], built: Path) -> None:
             f"the simulated NVML driver cannot be written to {built.parent}: {failed}. Set XDG_CACHE_HOME."
         ) from failed
     os.close(number)
+    _write_stand_in(built.parent / "bin")
     command = [compiler, *_FLAGS, f"-Wl,-soname,{LIBRARY}", *map(str, sources), "-o", partial, "-lm", "-pthread"]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     if compiled.returncode != 0:
@@ -73,3 +82,12 @@ def _build(compiler: str, sources: Sequence[Path], built: Path) -> None:
         raise MeterUnavailable(f"the simulated NVML driver did not compile with {compiler}:\n{compiled.stderr}")
     Path(partial).chmod(0o755)
     Path(partial).replace(built)
+
+
+def _write_stand_in(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    number, partial = tempfile.mkstemp(dir=folder)
+    with os.fdopen(number, "w") as file:
+        file.write(_STAND_IN)
+    Path(partial).chmod(0o755)
+    Path(partial).replace(folder / "nvidia-smi")

@@ -60,10 +60,13 @@ class GpuEntry(ctypes.Structure):
         *_uints("sm_clock_min_mhz", "sm_clock_max_mhz", "sm_clock_step_mhz", "memory_clock_count"),
         ("memory_clocks_mhz", ctypes.c_uint32 * MAX_MEMORY_CLOCKS),
         *_uints("limit_min_mw", "limit_max_mw", "limit_default_mw"),
-        *_uints("has_counter", "has_samples", "has_instant_field", "has_gpm", "sample_capacity"),
-        *_uints("mig_enabled", "mig_count", "process_count", "segment_count", "setting_count"),
+        *_uints("has_counter", "has_samples", "has_instant_field", "has_average_field", "has_gpm", "sample_capacity"),
+        *_uints("mig_enabled", "mig_count", "process_count", "segment_count", "setting_count", "unused"),
         *[(name, ctypes.c_double) for name in ("idle_w", "sm_w", "memory_w", "voltage_floor_ratio")],
-        *[(name, ctypes.c_double) for name in ("ambient_c", "kelvin_per_w", "thermal_s", "sensor_gain")],
+        *[
+            (name, ctypes.c_double)
+            for name in ("ambient_c", "kelvin_per_w", "thermal_s", "sensor_gain", "sensor_noise_w")
+        ],
         *[(name, ctypes.c_double) for name in ("sm_ratio", "occupancy_ratio", "tensor_ratio", "dram_ratio")],
         *[(name, ctypes.c_int64) for name in ("phase_ns", "sensor_period_ns", "sensor_window_ns")],
         *[(name, ctypes.c_int64) for name in ("sensor_jitter_ns", "instant_period_ns", "average_window_ns")],

@@ -286,6 +286,13 @@ struct sample sensor_sample(const struct state *state, const struct gpu *gpu, in
     return (struct sample){end_ns, energy_j(gpu, begin_ns, end_ns) / ((end_ns - begin_ns) * NS)};
 }
 
+/* What the card says of a sample: the truth with the sensor's gain and noise on it. */
+double sensor_reading_w(const struct state *state, const struct gpu *gpu, int64_t index)
+{
+    double noise_w = gpu->sensor_noise_w * (2 * scatter(~index + gpu->phase_ns) - 1);
+    return fmax(0, gpu->sensor_gain * sensor_sample(state, gpu, index).power_w + noise_w);
+}
+
 /* The latest moment of a refresh grid. */
 static int64_t last_tick(const struct state *state, const struct gpu *gpu, int64_t time_ns, int64_t period_ns)
 {
@@ -296,7 +303,7 @@ static int64_t last_tick(const struct state *state, const struct gpu *gpu, int64
 double instant_power_w(const struct state *state, const struct gpu *gpu, int64_t time_ns)
 {
     int64_t tick_ns = last_tick(state, gpu, time_ns, gpu->instant_period_ns);
-    return gpu->sensor_gain * sensor_sample(state, gpu, last_sample_index(state, gpu, tick_ns)).power_w;
+    return sensor_reading_w(state, gpu, last_sample_index(state, gpu, tick_ns));
 }
 
 double average_power_w(const struct state *state, const struct gpu *gpu, int64_t time_ns)
@@ -308,8 +315,8 @@ double average_power_w(const struct state *state, const struct gpu *gpu, int64_t
         count = 1;
     double total_w = 0;
     for (int64_t i = 0; i < count; i++)
-        total_w += sensor_sample(state, gpu, last - i).power_w;
-    return gpu->sensor_gain * total_w / count;
+        total_w += sensor_reading_w(state, gpu, last - i);
+    return total_w / count;
 }
 
 /* ---- Sums over all time, carried forward from one reading to the next ---- */

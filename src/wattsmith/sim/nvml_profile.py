@@ -44,6 +44,7 @@ class GpuProfile:
     sensor_window_s: float = 0.020  # each the mean over so long before it; less than the period: the rest goes unseen
     sensor_jitter_s: float = 0.0  # a sample comes up to so much late
     sensor_gain: float = 1.0  # power readings over the truth; the counter is not affected
+    sensor_noise_w: float = 0.0  # power readings scatter up to so much around the truth; the counter does not
     sample_capacity: int = 119
     instant_period_s: float = 0.100  # instant and average power change so often
     average_window_s: float = 1.0
@@ -52,7 +53,8 @@ class GpuProfile:
     samples_read_s: float = 0.0003
     has_counter: bool = True
     has_samples: bool = True
-    has_instant_field: bool = True
+    has_instant_field: bool = True  # POWER_INSTANT
+    has_average_field: bool = True  # POWER_AVERAGE
     has_gpm: bool = True
 
     sm_ratio: float = 0.95  # what GPM says at full load
@@ -106,9 +108,10 @@ PROFILES: Mapping[str, GpuProfile] = {
         sensor_period_s=0.100,
         sensor_window_s=0.025,
         average_window_s=0.100,
+        has_average_field=False,
         has_gpm=False,
     ),
-    # Older than the energy counter and the power fields.
+    # Older than the energy counter.
     "p100": GpuProfile(
         name="Tesla P100-PCIE-16GB",
         architecture=4,
@@ -130,7 +133,7 @@ PROFILES: Mapping[str, GpuProfile] = {
         memory_w=20.0,
         average_window_s=0.020,
         has_counter=False,
-        has_instant_field=False,
+        has_average_field=False,
         has_gpm=False,
     ),
 }

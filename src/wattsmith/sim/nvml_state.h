@@ -125,14 +125,15 @@ struct gpu {
     uint32_t memory_clocks_mhz[MAX_MEMORY_CLOCKS]; /* highest first */
     uint32_t limit_min_mw, limit_max_mw, limit_default_mw;
 
-    uint32_t has_counter, has_samples, has_instant_field, has_gpm;
+    uint32_t has_counter, has_samples, has_instant_field, has_average_field, has_gpm;
     uint32_t sample_capacity;
     uint32_t mig_enabled, mig_count, process_count;
     uint32_t segment_count, setting_count;
+    uint32_t unused;
 
     double idle_w, sm_w, memory_w, voltage_floor_ratio;
     double ambient_c, kelvin_per_w, thermal_s;
-    double sensor_gain;
+    double sensor_gain, sensor_noise_w;
     double sm_ratio, occupancy_ratio, tensor_ratio, dram_ratio;
 
     int64_t phase_ns;
@@ -201,6 +202,7 @@ struct sample {
 };
 int64_t last_sample_index(const struct state *state, const struct gpu *gpu, int64_t time_ns);
 struct sample sensor_sample(const struct state *state, const struct gpu *gpu, int64_t index);
+double sensor_reading_w(const struct state *state, const struct gpu *gpu, int64_t index);
 double instant_power_w(const struct state *state, const struct gpu *gpu, int64_t time_ns);
 double average_power_w(const struct state *state, const struct gpu *gpu, int64_t time_ns);
 uint64_t counter_mj(const struct state *state, struct gpu *gpu, int64_t time_ns);
