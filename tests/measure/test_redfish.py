@@ -24,10 +24,10 @@ def clock() -> SimulatedClock:
 
 
 class TestRedfishMeter(MeterContract):
-    @pytest.fixture(params=[("environment", None), ("environment", 12.345), ("power", None), ("mean", None)])
+    @pytest.fixture(params=[("environment", None), ("environment", 44_442_000.0), ("power", None), ("mean", None)])
     def service(self, request):
-        layout, energy_kwh = request.param
-        with SimulatedRedfish(layout=layout, energy_kwh=energy_kwh) as service:
+        layout, energy_j = request.param
+        with SimulatedRedfish(layout=layout, energy_j=energy_j) as service:
             yield service
 
     @pytest.fixture
@@ -74,27 +74,27 @@ def test_a_mean_over_minutes_is_stated_as_such(clock):
 
 
 def test_kilowatt_hours_are_counted_in_joules(clock):
-    with SimulatedRedfish(energy_kwh=1.5, power_w=3_600.0) as service:
+    with SimulatedRedfish(energy_j=5_403_600.0, power_w=3_600.0) as service:
         meter = find_redfish(clock, service.url)[0]
-        assert meter.read(counter=True).counter.energy_j == pytest.approx(5_400_000.0)
+        assert meter.read(counter=True).counter.energy_j == pytest.approx(5_403_600.0)
         service.advance(10.0)
-        assert meter.read(counter=True).counter.energy_j == pytest.approx(5_436_000.0)
+        assert meter.read(counter=True).counter.energy_j == pytest.approx(5_439_600.0)
 
 
 def test_a_counter_of_watt_hours_says_how_coarse_it_is(clock):
-    with SimulatedRedfish(energy_kwh=12.345, power_w=360.0) as service:
+    with SimulatedRedfish(energy_j=44_442_000.0, power_w=360.0) as service:
         card = find_redfish(clock, service.url)[0].card
     assert card.counter_period_s == pytest.approx(10.0)  # 1 Wh is 3600 J
     assert "coarse" in card.note
 
 
 def test_a_reset_counter_goes_on_and_owns_up(clock):
-    with SimulatedRedfish(energy_kwh=2.0) as service:
+    with SimulatedRedfish(energy_j=7_203_600.0) as service:
         meter = find_redfish(clock, service.url)[0]
         meter.read(counter=True)
-        service.energy_kwh = 0.001
+        service.energy_j = 3_600.0
         readings = meter.read(counter=True)
-    assert readings.counter.energy_j == pytest.approx(7_203_600.0)
+    assert readings.counter.energy_j == pytest.approx(7_207_200.0)
     assert readings.missed == 1
     assert "reset" in readings.why_missed
 

@@ -35,7 +35,7 @@ def find_amd(clock: Clock, smi: Any = None) -> list[Meter]:
     if not meters:
         raise MeterUnavailable(
             f"{len(silent)} AMD GPU(s) found ({', '.join(silent)}), but none tells energy or power. "
-            "Passed-through and virtual GPUs often do not; measure the node with `--meters redfish` or `ipmi`."
+            "Passed-through and virtual GPUs often do not; measure the node with `--meters ipmi`."
         )
     return meters
 

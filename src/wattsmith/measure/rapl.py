@@ -25,7 +25,7 @@ def find_rapl(clock: Clock, root: Path = Path("/sys")) -> list[Meter]:
         raise MeterUnavailable(
             f"no RAPL package under {powercap}: this machine (often a virtual one) exposes no CPU energy. "
             "On bare metal load it with `modprobe intel_rapl_msr`; otherwise measure the GPU alone with "
-            "`--meters gpu`, or the whole node with `--meters redfish` or `--meters ipmi`."
+            "`--meters gpu`, the whole node with `--meters ipmi`, or, by a stated model, `--meters modelled:10W-65W`."
         )
     return meters
 

@@ -69,7 +69,8 @@ class RedfishMeter:
         self._last_j = self._lost_j = 0.0
         self._open = True
         first = sensor.first
-        period_s = None if first.energy_kwh is None else _counter_period_s(first.energy_kwh, first.power_w)
+        # How often a counter of such steps moves at the power found, at most.
+        period_s = None if first.step_j is None else max(_POLL_S, first.step_j / first.power_w)
         self.card = MeterCard(
             domain="node:0",
             name=f"{name} (simulated)" if simulated else name,
@@ -100,9 +101,9 @@ class RedfishMeter:
         fresh = self._last_s is None or time_s > self._last_s
         power = (PowerSample(time_s, told.power_w),) if fresh else ()
         self._last_s = time_s if fresh else self._last_s
-        if not counter or self.card.counter_period_s is None or told.energy_kwh is None:
+        if not counter or self.card.counter_period_s is None or told.energy_j is None:
             return Readings(power=power)
-        return self._with_counter(power, time_s, told.energy_kwh * _J_PER_KWH)
+        return self._with_counter(power, time_s, told.energy_j)
 
     def close(self) -> None:
         self._open = False
@@ -124,7 +125,8 @@ class _Told(NamedTuple):
     """What one answer holds."""
 
     power_w: float
-    energy_kwh: float | None = None
+    energy_j: float | None = None
+    step_j: float | None = None  # the finest difference of `energy_j` that the answer can express
     window_s: float | None = None  # the power is a mean over so long; None: not stated
 
 
@@ -302,7 +304,10 @@ def _told(answer: Any) -> _Told | None:
     """
     power_w = _positive(_at(answer, "PowerWatts", "Reading"))
     if power_w is not None:
-        return _Told(power_w, _positive(_at(answer, "EnergykWh", "Reading")))
+        counted_kwh = _positive(_at(answer, "EnergykWh", "Reading"))
+        if counted_kwh is None:
+            return _Told(power_w)
+        return _Told(power_w, energy_j=counted_kwh * _J_PER_KWH, step_j=_last_digit(counted_kwh) * _J_PER_KWH)
     whole = _at(answer, "PowerControl", 0)  # the first entry is the whole node; others, if any, its parts
     power_w = _positive(_at(whole, "PowerConsumedWatts"))
     if power_w is not None:
@@ -312,11 +317,10 @@ def _told(answer: Any) -> _Told | None:
     return None if mean_w is None or interval_min is None else _Told(mean_w, window_s=interval_min * 60)
 
 
-def _counter_period_s(energy_kwh: float, power_w: float) -> float:
-    """How often, at most, a counter with the decimals of ENERGY_KWH moves at POWER_W."""
-    decimals = Decimal(repr(energy_kwh)).normalize().as_tuple().exponent
-    step_kwh = 10.0 ** max(-6, min(0, decimals)) if isinstance(decimals, int) else 1.0
-    return max(_POLL_S, step_kwh * _J_PER_KWH / power_w)
+def _last_digit(number: float) -> float:
+    """What one step of NUMBER's last decimal is worth: 0.001 for 12.345, 1 for 12; never below a millionth."""
+    exponent = Decimal(repr(number)).normalize().as_tuple().exponent
+    return 10.0 ** max(-6, min(0, exponent)) if isinstance(exponent, int) else 1.0
 
 
 def _link(resource: Any, key: str) -> str | None:

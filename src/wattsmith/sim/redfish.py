@@ -22,7 +22,7 @@ class SimulatedRedfish:
         *,
         layout: str = "environment",
         power_w: float = 300.0,
-        energy_kwh: float | None = None,
+        energy_j: float | None = None,
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
@@ -31,7 +31,7 @@ class SimulatedRedfish:
     ) -> None:
         self.layout = layout
         self.power_w = power_w
-        self.energy_kwh = energy_kwh
+        self.energy_j = energy_j  # None: no counter. Shown in whole watt-hours
         self.failure: str | None = None
         self.documents: dict[str, Any] = {}
         self._basic = None if user is None else base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -62,8 +62,8 @@ class SimulatedRedfish:
 
     def advance(self, duration_s: float) -> None:
         """Let time pass for the energy counter, where there is one."""
-        if self.energy_kwh is not None:
-            self.energy_kwh += self.power_w * duration_s / 3_600_000
+        if self.energy_j is not None:
+            self.energy_j += self.power_w * duration_s
 
     def answer(self, path: str, headers: Any) -> tuple[int, bytes]:
         """Status and body for a GET of PATH."""
@@ -104,8 +104,8 @@ class SimulatedRedfish:
                 link: {"@odata.id": f"{CHASSIS}/{link}"},
             }
         if path == f"{CHASSIS}/EnvironmentMetrics" and self.layout == "environment":
-            energy = {} if self.energy_kwh is None else {"EnergykWh": {"Reading": round(self.energy_kwh, 3)}}
-            return {"PowerWatts": {"Reading": power_w}, **energy}
+            counted = {} if self.energy_j is None else {"EnergykWh": {"Reading": round(self.energy_j / 3.6e6, 3)}}
+            return {"PowerWatts": {"Reading": power_w}, **counted}
         if path == f"{CHASSIS}/Power" and self.layout == "power":
             return {"PowerControl": [{"Name": "Server Power Control", "PowerConsumedWatts": power_w}]}
         if path == f"{CHASSIS}/Power" and self.layout == "mean":
