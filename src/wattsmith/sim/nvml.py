@@ -142,10 +142,10 @@ class SimulatedNvml:
         profile: str = "h200",
         root: bool = True,
         driver_version: str = "580.159.04",
-        up_since_s: float = 10.0,
+        up_s: float = 10.0,
         **overrides: Any,
     ) -> Self:
-        """A new machine, its state in FOLDER. It has been up, and idle, for up_since_s.
+        """A new machine, its state in FOLDER. It has been up, and idle, for up_s.
 
         GPUs are that many of a profile ("h200", "a100", "p100"), changed by OVERRIDES (fields of GpuProfile), or are
         given one by one. With root=False every setter is refused, as the driver does to ordinary users.
@@ -157,7 +157,7 @@ class SimulatedNvml:
         machine = cls(state_file)
         state = machine._state
         state.version, state.gpu_count, state.size = VERSION, len(profiles), ctypes.sizeof(State)
-        state.boot_ns = time.monotonic_ns() - _ns(up_since_s)
+        state.boot_ns = time.monotonic_ns() - _ns(up_s)
         state.realtime_offset_ns = time.time_ns() - time.monotonic_ns()
         state.refuses_setters = not root
         state.cuda_version = 13_000
@@ -330,6 +330,11 @@ class SimulatedNvml:
             )
             for each in kept
         ]
+
+    @property
+    def booted_s(self) -> float:
+        """When the machine started, and its energy counters from zero."""
+        return float(self._state.boot_ns / 1e9)
 
     def uuid(self, gpu: int) -> str:
         return str(self._gpu(gpu).uuid.decode())
