@@ -15,6 +15,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,30 +149,66 @@ def steady(session: Session) -> list[Row]:
 
 
 def cost(session: Session) -> list[Row]:
-    """What begin and end cost while the reader thread and a load run, beside raw reads of the counter."""
+    """What begin and end cost with the reader thread at work, beside raw reads of the counter."""
     import pynvml
+    import torch
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    small = torch.randn(256, 256, device="cuda")
     load = Load()
-    ours_s, raw_s = [], []
-    for _ in range(200):
-        load.run(0.002)
-        begin_s = time.perf_counter()
+
+    def launch() -> None:
+        for _ in range(100):  # about a millisecond of a training loop that launches small kernels
+            small.add_(1.0)
+
+    def read_raw() -> None:
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+
+    def window() -> None:
         session.end(session.begin("cost"))
-        ours_s.append(time.perf_counter() - begin_s)
-        begin_s = time.perf_counter()
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        raw_s.append(time.perf_counter() - begin_s)
-    ours_us, raw_us = 1e6 * statistics.median(ours_s), 1e6 * statistics.median(raw_s)
+
+    in_loop_us, alone_us = timed_us(window, before=launch), timed_us(window)
+    awake_us, asleep_us = (
+        timed_us(window, before=lambda: load.run(0.002)),
+        timed_us(window, before=lambda: time.sleep(0.005)),
+    )
+    nothing_us = timed_us(lambda: None, before=lambda: time.sleep(0.005))
+    raw_us = timed_us(read_raw, before=launch)
     return [
-        Row(what="begin + end, counter in use: median", value=ours_us, unit="µs", bar=10.0),
-        Row(what="begin + end, counter in use: 95th of 100", value=1e6 * sorted(ours_s)[189], unit="µs"),
-        Row(what="two raw reads of the counter: median", value=raw_us, unit="µs"),
-        Row(what="two raw reads of the counter: 95th of 100", value=1e6 * sorted(raw_s)[189], unit="µs"),
-        Row(what="raw reads over begin + end", value=raw_us / ours_us, unit="×"),
+        Row(what="begin + end, one after another: median", value=statistics.median(alone_us), unit="µs", bar=10.0),
+        Row(
+            what="begin + end, in a loop that launches kernels: median",
+            value=statistics.median(in_loop_us),
+            unit="µs",
+            bar=10.0,
+        ),
+        Row(what="begin + end, in a loop that launches kernels: 95th of 100", value=in_loop_us[189], unit="µs"),
+        Row(what="begin + end, right after waiting for the GPU: median", value=statistics.median(awake_us), unit="µs"),
+        Row(what="begin + end, right after 5 ms of sleep: median", value=statistics.median(asleep_us), unit="µs"),
+        Row(
+            what="an empty function, right after 5 ms of sleep: median", value=statistics.median(nothing_us), unit="µs"
+        ),
+        Row(what="two raw reads of the counter: median", value=statistics.median(raw_us), unit="µs"),
+        Row(what="two raw reads of the counter: 95th of 100", value=raw_us[189], unit="µs"),
+        Row(
+            what="two raw reads over begin + end",
+            value=statistics.median(raw_us) / statistics.median(in_loop_us),
+            unit="×",
+        ),
         *reader_share(session),
     ]
+
+
+def timed_us(work: Callable[[], None], before: Callable[[], object] = lambda: None) -> list[float]:
+    """How long each of 200 calls of WORK took, sorted, each right after BEFORE."""
+    took_us = []
+    for _ in range(200):
+        before()
+        begin_s = time.perf_counter()
+        work()
+        took_us.append(1e6 * (time.perf_counter() - begin_s))
+    return sorted(took_us)
 
 
 def reader_share(session: Session) -> list[Row]:

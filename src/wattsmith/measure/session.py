@@ -42,41 +42,29 @@ class Span:
 class Edge:
     """One end of a window, settled once the tapes reach it."""
 
-    __slots__ = ("marks", "since_s", "time_s")
+    marks: tuple[Mark, ...] | None = None
+    since_s: float | None = None  # for the end of a window: when it began
 
-    def __init__(self, time_s: float, since_s: float | None = None) -> None:
+    def __init__(self, time_s: float) -> None:
         self.time_s = time_s
-        self.since_s = since_s
-        self.marks: tuple[Mark, ...] | None = None
 
 
 class OpenWindow:
     """A window that was begun. Ask it for its `result()` once it has ended."""
 
-    __slots__ = (
-        "_current",
-        "_folded",
-        "_result",
-        "_segments",
-        "_session",
-        "_stack",
-        "_sync",
-        "begin",
-        "finish",
-        "name",
-    )
+    # On the class, not set one by one for each window: beginning one is meant to cost next to nothing.
+    finish: Edge | None = None
+    _stack: list[str] | None = None
+    _current: tuple[str, Edge] | None = None
+    _segments: deque[tuple[str, Edge, Edge]] | None = None
+    _folded: dict[str, tuple[float, list[float]]] | None = None
+    _result: Window | None = None
 
     def __init__(self, session: "Session", name: str, begin: Edge, sync: Callable[[], None] | None) -> None:
         self.name = name
         self.begin = begin
-        self.finish: Edge | None = None
         self._session = session
         self._sync = sync
-        self._stack: list[str] | None = None
-        self._current: tuple[str, Edge] | None = None
-        self._segments: deque[tuple[str, Edge, Edge]] | None = None
-        self._folded: dict[str, tuple[float, list[float]]] | None = None
-        self._result: Window | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -101,7 +89,8 @@ class OpenWindow:
         assert self._segments is not None
         if self._current is not None:
             self._segments.append((*self._current, edge))
-            self._session._over(self, self._current[0], self._current[1], edge)
+            if self._session._span_listeners:
+                self._session._over(self, self._current[0], self._current[1], edge)
         self._current = None if name is None else (name, edge)
         if len(self._segments) >= SEGMENTS_KEPT:
             self._fold()
@@ -135,6 +124,11 @@ class OpenWindow:
     @property
     def energy_j(self) -> float | None:
         return self.result().energy_j
+
+    @property
+    def settled(self) -> bool:
+        """Whether its figure is there without waiting."""
+        return self.finish is not None and self.begin.marks is not None and self.finish.marks is not None
 
     def result(self) -> Window:
         """What it cost. Waits some hundredths of a second where the last readings are not in yet."""
@@ -266,23 +260,24 @@ class Session:
             raise BadTerm(f"window {window.name!r} has ended already")
         if window._stack:
             raise BadTerm(f"window {window.name!r} cannot end inside its phase {window._stack[-1]!r}")
-        edge = Edge(self._now_s(), window.begin.time_s)
+        window.finish = edge = Edge(self._now_s())
+        edge.since_s = window.begin.time_s
         self._pending.append(edge)
-        window.finish = edge
         del self._open[id(window)]
-        self._over(window, None, window.begin, edge)
+        if self._span_listeners:
+            self._over(window, None, window.begin, edge)
         return window
 
     def _over(self, window: OpenWindow, phase: str | None, begin: Edge, end: Edge) -> None:
-        if self._span_listeners:
-            span = Span(
-                window=window.name,
-                window_begin_s=window.begin.time_s,
-                phase=phase,
-                begin_s=begin.time_s,
-                end_s=end.time_s,
-            )
-            self._ended.append((span, end))
+        """Tell the listeners, once END is settled."""
+        span = Span(
+            window=window.name,
+            window_begin_s=window.begin.time_s,
+            phase=phase,
+            begin_s=begin.time_s,
+            end_s=end.time_s,
+        )
+        self._ended.append((span, end))
 
     @contextmanager
     def measure(self, name: str, *, sync: Callable[[], None] | None = None) -> Iterator[OpenWindow]:
@@ -310,6 +305,11 @@ class Session:
                 track.read()
         self._look(now_s)
         self._settle()
+
+    def latest_power_w(self) -> dict[str, float]:
+        """The newest power of each domain; one that is lost, or has given nothing yet, is left out."""
+        latest_w = {t.card.domain: t.tape.latest_power_w for t in self._tracks if t.tape.lost is None}
+        return {domain: power_w for domain, power_w in latest_w.items() if power_w is not None}
 
     def close(self) -> None:
         """Stop reading. Windows that have ended keep their figures; open ones end now."""
@@ -366,9 +366,13 @@ class Session:
             except MeterLost:
                 self._gauges.remove(gauge)
                 continue
-            self.gauge_readings[reading.domain] = reading
-            for listener in self._gauge_listeners:
-                listener(reading)
+            self.take_gauge(reading)
+
+    def take_gauge(self, reading: GaugeReading) -> None:
+        """Keep and pass on a look at a gauge, also one that somebody else made."""
+        self.gauge_readings[reading.domain] = reading
+        for listener in self._gauge_listeners:
+            listener(reading)
 
     def _tidy(self, now_s: float) -> None:
         if now_s < self._tidy_due_s:
@@ -422,7 +426,8 @@ class Session:
         reach_s = min(self._reach_s(), self._now_s())
         if reach_s <= begin.time_s:
             return None
-        edge = Edge(reach_s, begin.time_s)
+        edge = Edge(reach_s)
+        edge.since_s = begin.time_s
         self._mark(edge)
         return edge
 
