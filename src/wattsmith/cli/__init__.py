@@ -1,1 +1,54 @@
-"""The command line, one module per group of commands."""
+"""The command line: each command parses, calls one flow, prints."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from wattsmith import __version__
+from wattsmith.cli.measuring import MeasureCommand, machine, measure
+from wattsmith.terms.errors import CommandNotStarted, WattsmithError
+
+app = typer.Typer(
+    name="wattsmith",
+    help="Time, memory, power and energy of machine-learning jobs.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(invoke_without_command=True)
+def wattsmith(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+) -> None:
+    """Time, memory, power and energy of machine-learning jobs.
+
+    Example: wattsmith measure -- python train.py
+    """
+    if version:
+        typer.echo(f"wattsmith {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command()(machine)
+app.command(cls=MeasureCommand, context_settings={"allow_interspersed_args": False})(measure)
+
+
+def main() -> None:
+    """The command `wattsmith`. What went wrong is said in one message, and exits with 2."""
+    try:
+        app()
+    except CommandNotStarted as not_started:
+        _complain(not_started)
+        sys.exit(not_started.exit_code)
+    except WattsmithError as error:
+        _complain(error)
+        sys.exit(2)
+
+
+def _complain(error: WattsmithError) -> None:
+    typer.echo(f"wattsmith: {error}", err=True)

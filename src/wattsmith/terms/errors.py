@@ -41,7 +41,11 @@ class ExtraNeeded(WattsmithError, ImportError):
 
 
 class CommandNotStarted(WattsmithError):
-    """The command to be measured could not be started."""
+    """The command to be measured could not be started. `exit_code` is a shell's: 127 if not found, else 126."""
+
+    def __init__(self, message: str, exit_code: int = 126) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class NotWritten(WattsmithError):
