@@ -35,7 +35,9 @@ def wattsmith(
 
 
 app.command()(machine)
-app.command(cls=MeasureCommand, context_settings={"allow_interspersed_args": False})(measure)
+app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings={"allow_interspersed_args": False})(
+    measure
+)
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ class MeasureCommand(typer.core.TyperCommand):
 
 def measure(
     command: Annotated[
-        list[str] | None, typer.Argument(help="The command, after --.", metavar="-- COMMAND...", show_default=False)
+        list[str] | None, typer.Argument(help="The command, after --.", metavar="COMMAND", show_default=False)
     ] = None,
     meters: Annotated[
         str,

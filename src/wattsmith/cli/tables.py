@@ -118,7 +118,7 @@ def print_measured(measured: Measured, *, quiet: bool) -> None:
         console.print(f"processes  {_use(measured.use)}")
     timeline = measured.timeline
     if timeline is not None and timeline.failed is not None:
-        warn(f"the timeline is incomplete: {timeline.failed}. The figures above do not depend on it.")
+        warn(f"the timeline is incomplete: {timeline.failed} The figures do not depend on it.")
     elif timeline is not None and not quiet:
         typer.echo(f"timeline   {timeline.path}, {timeline.rows} rows", err=True)
 

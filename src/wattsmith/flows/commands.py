@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from wattsmith.measure.prometheus import serving_metrics
 from wattsmith.measure.session import OpenWindow, Session
 from wattsmith.measure.timeline import Timeline
 from wattsmith.terms.energy import Window
-from wattsmith.terms.errors import BadInput, MeterLost, MeterUnavailable, NotWritten
+from wattsmith.terms.errors import BadInput, MeterLost, MeterUnavailable, NotWritten, WattsmithError
 from wattsmith.terms.machine import GaugeReading
 
 TICK_S = 0.2
@@ -121,10 +121,11 @@ def _measurement(name: str, how: HowToMeasure, watch: Watch | None) -> Iterator[
             else:
                 with serving_metrics(session, window, how.prometheus_port):
                     yield running
-    finally:
+    except WattsmithError:
         if timeline is not None:
-            with suppress(NotWritten):  # kept in its `failed`: the figures are worth more than the file
-                timeline.close()
+            timeline.discard()  # a meter or the command could not be started
+        raise
+    running.close_timeline()
 
 
 class _Running:
@@ -135,9 +136,21 @@ class _Running:
         self._window = window
         self._watch = watch
         self._timeline = timeline
+        self._written: TimelineState | None = None
         self._tree: ProcessGauge | None = None
         self._latest: GaugeReading | None = None
         self._peak_memory_bytes = self._most_processes = 0
+
+    def close_timeline(self) -> None:
+        """Finish the timeline. One that cannot be finished is no reason to lose the figures."""
+        if self._timeline is None:
+            return
+        failed = None
+        try:
+            self._timeline.close()
+        except NotWritten as incomplete:
+            failed = str(incomplete)
+        self._written = TimelineState(path=self._timeline.path, rows=self._timeline.rows, failed=failed)
 
     def follow(self, pid: int) -> None:
         """Look at process PID and all it starts, from now on."""
@@ -182,7 +195,7 @@ class _Running:
             window=self._window.result(),
             use=self._use(ended),
             gauges=tuple(self._session.gauge_readings.values()),
-            timeline=None if self._timeline is None else _state(self._timeline),
+            timeline=self._written,
         )
 
     def _use(self, ended: child.Ended | None) -> ProcessUse:
@@ -207,7 +220,3 @@ class _Running:
 
 def _largest(*values: int | None) -> int | None:
     return max((value for value in values if value is not None), default=None)
-
-
-def _state(timeline: Timeline) -> TimelineState:
-    return TimelineState(path=timeline.path, rows=timeline.rows, failed=timeline.failed)

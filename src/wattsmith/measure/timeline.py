@@ -7,10 +7,10 @@ is made from them at the end. Replaying a timeline gives the same figures.
 import csv
 import dataclasses
 import json
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +111,17 @@ class Timeline:
                 self._file.close()
             except OSError as refused:
                 self._fail(refused)
-                os.close(self._file.fileno())
         if self.failed is None and self._spool != self.path:
             self._finish_parquet()
         if self.failed is not None:
             raise NotWritten(f"{self.failed}. The rows that were written are in {self._spool}.")
+
+    def discard(self) -> None:
+        """Remove what was written: there was nothing to measure."""
+        with self._lock, suppress(OSError):
+            self._file.close()
+        if not self._spool.is_symlink() and self._spool.is_file():
+            self._spool.unlink()
 
     def _finish_parquet(self) -> None:
         try:
