@@ -1,6 +1,7 @@
 """The curve: exact where it can be, honest where it cannot."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,13 @@ from wattsmith.terms.energy import CounterReading, DomainEnergy, MeterCard, Powe
 
 
 def polled_card(**changes):
-    facts = dict(domain="gpu:0", name="card", source=Source.POLLED, power_period_s=0.1, power_window_s=0.1)
+    facts = {"domain": "gpu:0", "name": "card", "source": Source.POLLED, "power_period_s": 0.1, "power_window_s": 0.1}
     return MeterCard(**facts | changes)
 
 
 def counting_card(**changes):
-    facts = dict(source=Source.COUNTER, power_period_s=0.02, power_window_s=0.02, history_s=2.0, counter_period_s=0.1)
-    return polled_card(**facts | changes)
+    facts = {"source": Source.COUNTER, "counter_period_s": 0.1, "history_s": 2.0}
+    return polled_card(**facts | {"power_period_s": 0.02, "power_window_s": 0.02} | changes)
 
 
 def tape_of(samples, card=None):
@@ -42,14 +43,14 @@ def test_a_steady_load_costs_power_times_time():
 
 
 def test_repeated_equal_readings_are_readings():
-    tape = tape_of(every(0.1, lambda t: 300.0))
+    tape = tape_of(every(0.1, lambda _: 300.0))
     figure = energy(tape, 0, 10)
     assert figure.energy_j == pytest.approx(3000)
     assert figure.readings == 100
 
 
 def test_a_constant_is_exact_between_the_samples_too():
-    tape = tape_of(every(0.1, lambda t: 300.0))
+    tape = tape_of(every(0.1, lambda _: 300.0))
     figure = energy(tape, 0.123, 0.177)
     assert figure.energy_j == pytest.approx(300 * 0.054)
     assert figure.error_j == pytest.approx(0, abs=1e-9)
@@ -69,7 +70,7 @@ def test_a_ramp_is_exact_at_both_partial_edges():
 
 
 def test_a_missing_reading_is_counted_and_widens_the_error():
-    samples = every(0.1, lambda t: 200.0)
+    samples = every(0.1, lambda _: 200.0)
     whole, holed = tape_of(samples), tape_of([s for s in samples if not 4.95 < s[0] < 5.45])
     assert energy(holed, 0, 10).missed == 5
     assert energy(holed, 0, 10).why == "5 readings are missing"
@@ -91,7 +92,7 @@ def test_a_window_begun_before_the_first_reading_is_carried_back_in_full_doubt()
 
 
 def test_a_lost_meter_leaves_what_it_gave_and_says_so():
-    tape = tape_of(every(0.1, lambda t: 100.0, end_s=3.0))
+    tape = tape_of(every(0.1, lambda _: 100.0, end_s=3.0))
     tape.lose("GPU is lost")
     figure = energy(tape, 0, 5)
     assert figure.energy_j == pytest.approx(300)
@@ -147,7 +148,7 @@ def feed_with_counter(tape, power_w, counted_w=None, end_s=60.0, batch_s=0.5, st
 
 def test_a_long_window_has_the_truth_of_the_counter():
     """The power readings are 5 % low; the counter is right."""
-    tape = feed_with_counter(Tape(counting_card()), lambda t: 380.0, lambda t: 400.0)
+    tape = feed_with_counter(Tape(counting_card()), lambda _: 380.0, lambda _: 400.0)
     figure = energy(tape, 0.5, 59)
     assert figure.energy_j == pytest.approx(400 * 58.5, abs=2 * 0.1 * 400)
     assert not figure.cross_check.agrees
@@ -156,7 +157,7 @@ def test_a_long_window_has_the_truth_of_the_counter():
 
 
 def test_a_short_window_late_in_a_run_has_learnt_how_far_the_power_readings_are_off():
-    tape = feed_with_counter(Tape(counting_card()), lambda t: 380.0, lambda t: 400.0)
+    tape = feed_with_counter(Tape(counting_card()), lambda _: 380.0, lambda _: 400.0)
     assert energy(tape, 55.0, 55.1).energy_j == pytest.approx(40, rel=0.01)
 
 
@@ -242,7 +243,7 @@ def tape_from(curve, with_counter):
 def test_energy_is_additive_over_adjacent_windows(curve, cuts, with_counter):
     tape, end_s = tape_from(curve, with_counter)
     edges = sorted(cut * end_s for cut in cuts)
-    parts_j = [energy(tape, a, b).energy_j for a, b in zip(edges, edges[1:], strict=False)]
+    parts_j = [energy(tape, a, b).energy_j for a, b in pairwise(edges)]
     assert sum(parts_j) == pytest.approx(energy(tape, edges[0], edges[-1]).energy_j, abs=1e-6)
 
 

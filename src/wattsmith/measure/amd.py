@@ -16,16 +16,17 @@ _NOT_TOLD = 0xFFFF  # amdsmi marks an empty field with this, or with the largest
 _PERIOD_S = 0.1  # the library may answer from a cache of this age (AMDSMI_GPU_METRICS_CACHE_MS)
 
 
-def find_amd(clock: Clock, smi: Any = None) -> list[Meter]:
-    """A meter for each AMD GPU that tells its energy or power. SMI stands in for the module `amdsmi`.
+def find_amd(clock: Clock, smi: Any = None, *, first: int = 0) -> list[Meter]:
+    """A meter for each AMD GPU that tells its energy or power, numbered from FIRST on.
 
+    SMI stands in for the module `amdsmi`.
     Raises MeterUnavailable when the binding, the driver or the GPU is missing.
     """
     smi = smi or load_amdsmi()
     library = _Library(smi)
     meters: list[Meter] = []
     silent: list[str] = []
-    for number, handle in enumerate(library.handles()):
+    for number, handle in enumerate(library.handles(), start=first):
         domain = f"gpu:{number}"
         counts, gives_power = _counts(smi, handle), _gives_power(smi, handle)
         if counts or gives_power:
@@ -40,10 +41,11 @@ def find_amd(clock: Clock, smi: Any = None) -> list[Meter]:
     return meters
 
 
-def find_amd_gauges(clock: Clock, smi: Any = None) -> list[Gauge]:
-    """A gauge for each AMD GPU. Raises MeterUnavailable as `find_amd` does."""
+def find_amd_gauges(clock: Clock, smi: Any = None, *, first: int = 0) -> list[Gauge]:
+    """A gauge for each AMD GPU, numbered from FIRST on. Raises MeterUnavailable as `find_amd` does."""
     smi = smi or load_amdsmi()
-    return [AmdGauge(clock, smi, handle, f"gpu:{n}") for n, handle in enumerate(_Library(smi).handles())]
+    handles = _Library(smi).handles()
+    return [AmdGauge(clock, smi, handle, f"gpu:{n}") for n, handle in enumerate(handles, start=first)]
 
 
 def load_amdsmi() -> ModuleType:

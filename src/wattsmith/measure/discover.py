@@ -14,7 +14,7 @@ from wattsmith.measure.nvml import find_nvml
 from wattsmith.measure.rapl import find_rapl
 from wattsmith.measure.redfish import find_redfish
 from wattsmith.measure.replay import find_replay
-from wattsmith.terms.energy import MeterCard, Readings
+from wattsmith.terms.energy import MeterCard, Readings, Source
 from wattsmith.terms.errors import BadInput, MeterUnavailable
 from wattsmith.terms.machine import Gpu
 from wattsmith.terms.ports import Clock, Gauge, Meter
@@ -49,9 +49,21 @@ def find_meters(wanted: str, clock: Clock, *, poll_hz: float | None = None, use_
             _find_all(found, clock, use_counter)
         else:
             _find_named(name, found, clock, use_counter)
+    _refuse_twice(found.meters)
     if poll_hz is not None:
         found.meters = [AtRate(meter, 1 / poll_hz) for meter in found.meters]
     return found
+
+
+def _refuse_twice(meters: Sequence[Meter]) -> None:
+    """The same joules must not be counted twice."""
+    domains = [meter.card.domain for meter in meters]
+    twice = sorted({domain for domain in domains if domains.count(domain) > 1})
+    if twice:
+        raise BadInput(f"{', '.join(twice)} would be measured twice; name each meter once")
+    packages = [meter.card for meter in meters if meter.card.kind == "cpu-package"]
+    if len({card.source is Source.MODELLED for card in packages}) == 2:
+        raise BadInput("this machine measures its CPU; a modelled one beside it would count it twice: leave one out")
 
 
 def _find_all(found: Found, clock: Clock, use_counter: bool) -> None:
@@ -71,7 +83,7 @@ def _find_named(name: str, found: Found, clock: Clock, use_counter: bool) -> Non
         _find_any_gpu(found, clock, use_counter)
     elif kind in _LOCAL and not argument:
         _LOCAL[kind](found, clock, use_counter)
-    elif kind == "ipmi":
+    elif name == "ipmi":
         found.meters += find_ipmi(clock)
     elif kind in _WITH_ARGUMENT and argument:
         found.meters += _WITH_ARGUMENT[kind](argument, clock)
@@ -100,8 +112,9 @@ def _find_nvidia(found: Found, clock: Clock, use_counter: bool) -> None:
 
 
 def _find_amd(found: Found, clock: Clock, use_counter: bool) -> None:  # noqa: ARG001 - one shape for all finders
-    found.meters += find_amd(clock)
-    found.gauges += find_amd_gauges(clock)
+    first = 1 + max((int(gpu.domain.split("/")[0].partition(":")[2]) for gpu in found.gpus), default=-1)
+    found.meters += find_amd(clock, first=first)
+    found.gauges += find_amd_gauges(clock, first=first)
 
 
 def _find_cpu(found: Found, clock: Clock, use_counter: bool) -> None:  # noqa: ARG001
@@ -122,9 +135,10 @@ _LOCAL: dict[str, Callable[[Found, Clock, bool], None]] = {
     "cpu": _find_cpu,
     "soc": _find_soc,
 }
-_ARGUMENTS = {"redfish": "URL", "modelled": "10W-65W", "replay": "FILE"}
+_ARGUMENTS = {"redfish": "URL", "redfish-insecure": "URL", "modelled": "10W-65W", "replay": "FILE"}
 _WITH_ARGUMENT: dict[str, Callable[[str, Clock], Sequence[Meter]]] = {
     "redfish": lambda url, clock: find_redfish(clock, url),
+    "redfish-insecure": lambda url, clock: find_redfish(clock, url, insecure=True),
     "modelled": lambda model, clock: find_modelled(clock, model),
     "replay": lambda path, clock: find_replay(Path(path), clock),
 }
