@@ -96,7 +96,7 @@ CURVES = {
     "constant": (constant(0.5), 400.0),
     "step": (step(0.0, 1.0, after_s=500.0), 400.0),
     "sawtooth": (sawtooth(0.0, 1.0, period_s=0.7), 400.0),
-    "burst": (burst(1.0, period_s=0.013, duty_ratio=0.25), 250.0),
+    "burst": (burst(1.0, period_s=0.13, duty_ratio=0.25), 250.0),
     "ramp": (ramp(1.0, 0.0, duration_s=1_000.0), 400.0),
 }
 
@@ -137,6 +137,14 @@ def test_a_load_played_later_adds_to_the_true_joules(nvml_machine: MakeMachine) 
     machine.play(0, 1.0, start_s=begin_s + 2)
     machine.play(0, 0.5, start_s=begin_s + 3)
     assert machine.true_energy_j(0, begin_s, begin_s + 5) == pytest.approx(2 * 100 + 1 * 700 + 2 * 400)
+    assert_counter_is_true(machine)
+
+
+def test_a_past_that_is_rewritten_is_counted_anew(nvml_machine: MakeMachine) -> None:
+    machine = nvml_machine()
+    assert_counter_is_true(machine)
+    machine.play(0, 1.0, start_s=machine.booted_s)
+    assert counter_j() > 9 * 700
     assert_counter_is_true(machine)
 
 
@@ -357,6 +365,24 @@ def test_a_power_limit_holds_power_down_by_lowering_the_clock(nvml_machine: Make
     assert pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu()) == 300_000
     assert machine.setting(0).power_limit_w == 300.0
     assert_counter_is_true(machine)
+
+
+def test_the_clock_falls_between_bursts(nvml_machine: MakeMachine) -> None:
+    machine = nvml_machine(gpus=2, up_s=1_000.0)
+    machine.play(0, burst(1.0, period_s=1_000.0), start_s=machine.booted_s + 900)  # in the middle of a burst
+    machine.play(1, burst(1.0, period_s=1_000.0), start_s=machine.booted_s + 300)  # after one
+    assert [pynvml.nvmlDeviceGetClockInfo(gpu(i), pynvml.NVML_CLOCK_SM) for i in range(2)] == [1980, 345]
+    assert pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu(0)) == pynvml.nvmlClocksEventReasonNone
+    assert pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu(1)) == pynvml.nvmlClocksEventReasonGpuIdle
+
+
+def test_setting_what_is_set_already_takes_no_room(nvml_machine: MakeMachine) -> None:
+    machine = nvml_machine()
+    for _ in range(5_000):
+        pynvml.nvmlDeviceSetPowerManagementLimit(gpu(), 300_000)
+    pynvml.nvmlDeviceSetPowerManagementLimit(gpu(), 700_000)
+    assert machine.setting(0).power_limit_w == 700.0
+    assert len(machine.setting_calls()) == 4_096
 
 
 def test_half_the_clock_draws_less_than_half_the_power_of_the_sms(nvml_machine: MakeMachine) -> None:

@@ -19,7 +19,6 @@ import ctypes
 import fcntl
 import mmap
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -32,8 +31,8 @@ from typing import Any, Self
 
 from wattsmith.sim import nvml_truth
 from wattsmith.sim.nvml_driver import LIBRARY, function_index, function_names, library
+from wattsmith.sim.nvml_entries import CHANGEABLE, as_ns, segment_entry, write_gpu, write_parameter
 from wattsmith.sim.nvml_layout import (
-    BEFORE_ALL_NS,
     MAGIC,
     MAX_CHANGES,
     MAX_FAULTS,
@@ -41,13 +40,10 @@ from wattsmith.sim.nvml_layout import (
     MAX_PROCESSES,
     MAX_SEGMENTS,
     VERSION,
-    GpuEntry,
     ProcessEntry,
-    SegmentEntry,
-    SettingEntry,
     State,
 )
-from wattsmith.sim.nvml_load import KINDS, Curve, Segment, burst, constant, ramp, sawtooth, step
+from wattsmith.sim.nvml_load import Curve, Segment, burst, constant, ramp, sawtooth, step
 from wattsmith.sim.nvml_profile import PROFILES, GpuProfile
 from wattsmith.terms.errors import BadTerm, MeterUnavailable, NotWritten
 
@@ -110,18 +106,6 @@ class GpuProcess:
     graphics: bool = False
 
 
-def _ns(time_s: float) -> int:
-    return round(time_s * 1e9)
-
-
-def _mhz(clock_hz: float) -> int:
-    return round(clock_hz / 1e6)
-
-
-def _mw(power_w: float) -> int:
-    return round(power_w * 1_000)
-
-
 class SimulatedNvml:
     """A machine with simulated GPUs. GPUs are named by index."""
 
@@ -157,14 +141,14 @@ class SimulatedNvml:
         machine = cls(state_file)
         state = machine._state
         state.version, state.gpu_count, state.size = VERSION, len(profiles), ctypes.sizeof(State)
-        state.boot_ns = time.monotonic_ns() - _ns(up_s)
+        state.boot_ns = time.monotonic_ns() - as_ns(up_s)
         state.realtime_offset_ns = time.time_ns() - time.monotonic_ns()
         state.refuses_setters = not root
         state.cuda_version = 13_000
         state.driver_version = f"{driver_version}-simulated".encode()
         state.nvml_version = f"13.{driver_version}-simulated".encode()
         for index, each in enumerate(profiles):
-            _write_gpu(state.gpus[index], each, index)
+            write_gpu(state.gpus[index], each, index)
         state.magic = MAGIC  # last: before, the driver takes the file for none of its own
         return machine
 
@@ -200,7 +184,7 @@ class SimulatedNvml:
         entry = self._gpu(gpu)
         segments = constant(curve) if isinstance(curve, float | int) else curve
         with self._writing():
-            start_ns = time.monotonic_ns() if start_s is None else _ns(start_s)
+            start_ns = time.monotonic_ns() if start_s is None else as_ns(start_s)
             count = entry.segment_count
             if count + len(segments) > MAX_SEGMENTS:
                 raise BadTerm(f"GPU {gpu} has room for {MAX_SEGMENTS} segments; a wave needs only one")
@@ -210,17 +194,17 @@ class SimulatedNvml:
                     break
                 entry.segments[index].start_ns = start_ns
             for offset, segment in enumerate(segments):
-                entry.segments[count + offset] = _segment_entry(segment, start_ns)
+                entry.segments[count + offset] = segment_entry(segment, start_ns)
             entry.segment_count = count + len(segments)
         return start_ns / 1e9
 
     def true_power_w(self, gpu: int, time_s: float) -> float:
         """What GPU really draws at a moment."""
-        return nvml_truth.power_w(self._gpu(gpu), _ns(time_s))
+        return nvml_truth.power_w(self._gpu(gpu), as_ns(time_s))
 
     def true_energy_j(self, gpu: int, begin_s: float, end_s: float) -> float:
         """What GPU really used between two moments."""
-        return nvml_truth.energy_j(self._gpu(gpu), _ns(begin_s), _ns(end_s))
+        return nvml_truth.energy_j(self._gpu(gpu), as_ns(begin_s), as_ns(end_s))
 
     def use_memory(self, gpu: int, used_bytes: int) -> None:
         """Say that so much of the GPU's memory is in use."""
@@ -243,9 +227,9 @@ class SimulatedNvml:
         """
         entry = self._gpu(gpu)
         for name, value in parameters.items():
-            if name not in _CHANGEABLE:
-                raise BadTerm(f"{name} cannot be changed while running; these can: {', '.join(_CHANGEABLE)}")
-            _write_parameter(entry, name, value)
+            if name not in CHANGEABLE:
+                raise BadTerm(f"{name} cannot be changed while running; these can: {', '.join(CHANGEABLE)}")
+            write_parameter(entry, name, value)
 
     def act_as_root(self, root: bool) -> None:
         """Whether setters are let through."""
@@ -275,8 +259,8 @@ class SimulatedNvml:
             if fault is None:
                 raise BadTerm(f"{MAX_FAULTS} faults are in force already; heal() some")
             fault.active = 0
-            fault.from_ns = time.monotonic_ns() if from_s is None else _ns(from_s)
-            fault.delay_ns = _ns(delay_s)
+            fault.from_ns = time.monotonic_ns() if from_s is None else as_ns(from_s)
+            fault.delay_ns = as_ns(delay_s)
             fault.remaining = -1 if times is None else times
             fault.gpu = -1 if gpu is None else gpu
             fault.call = -1 if function is None else function_index(function)
@@ -379,93 +363,6 @@ def _empty_state_file(folder: Path) -> Path:
     except OSError as failed:
         raise NotWritten(f"the simulated driver's state cannot be written to {state_file}: {failed}") from failed
     return state_file.resolve()
-
-
-def _write_gpu(entry: Any, profile: GpuProfile, index: int) -> None:
-    entry.name = f"{profile.name} (simulated)".encode()
-    entry.uuid = f"GPU-51b00000-0000-4000-8000-{index:012x}".encode()
-    entry.serial = f"16500{index:08d}".encode()
-    entry.vbios = b"00.00.00.00.00-simulated"
-    entry.part_number = b"000-00000-0000-000"
-    entry.pci_bus = 0x10 + index
-    entry.pci_subsystem_id = 0x000010DE
-    entry.persistence = 1
-    entry.cuda_major, entry.cuda_minor = profile.cuda_capability
-    entry.sm_clock_min_mhz, entry.sm_clock_max_mhz = _mhz(profile.clock_min_hz), _mhz(profile.clock_max_hz)
-    entry.sm_clock_step_mhz = _mhz(profile.clock_step_hz)
-    entry.memory_clock_count = len(profile.memory_clocks_hz)
-    for place, clock_hz in enumerate(profile.memory_clocks_hz):
-        entry.memory_clocks_mhz[place] = _mhz(clock_hz)
-    entry.memory_total_bytes = profile.memory_bytes
-    for name in _PARAMETERS:
-        _write_parameter(entry, name, getattr(profile, name))
-    # Cards do not refresh in step with each other.
-    entry.phase_ns = entry.counter_period_ns * (index * 37 % 100) // 100
-    _write_migs(entry, profile, index)
-    entry.settings[0] = SettingEntry(time_ns=BEFORE_ALL_NS, limit_mw=entry.limit_default_mw)
-    entry.setting_count = 1
-
-
-_PARAMETERS = (
-    *("architecture", "brand", "pci_device_id", "cores", "multiprocessors", "memory_bus_bits", "memory_used_bytes"),
-    *("limit_min_w", "limit_max_w", "limit_default_w", "idle_w", "sm_w", "memory_w", "voltage_floor_ratio"),
-    *("ambient_c", "kelvin_per_w", "thermal_s", "sensor_period_s", "sensor_window_s", "sensor_jitter_s"),
-    *("sensor_gain", "sensor_noise_w", "sample_capacity", "instant_period_s", "average_window_s", "counter_period_s"),
-    *(
-        "counter_read_s",
-        "samples_read_s",
-        "has_counter",
-        "has_samples",
-        "has_instant_field",
-        "has_average_field",
-        "has_gpm",
-    ),
-    *("sm_ratio", "occupancy_ratio", "tensor_ratio", "dram_ratio"),
-)
-_CHANGEABLE = tuple(
-    name
-    for name in _PARAMETERS
-    if name.startswith("has_") or name.endswith(("_read_s", "_ratio", "_gain", "_noise_w"))
-    if name != "voltage_floor_ratio"
-)
-
-
-def _write_parameter(entry: Any, name: str, value: Any) -> None:
-    """Store a field of GpuProfile in the unit that the driver wants."""
-    known = {each[0] for each in GpuEntry._fields_}
-    if name in known:
-        setattr(entry, name, value)
-    elif name.endswith("_s"):
-        setattr(entry, name[:-2] + "_ns", _ns(value))
-    else:
-        setattr(entry, name[:-2] + "_mw", _mw(value))
-
-
-def _write_migs(entry: Any, profile: GpuProfile, index: int) -> None:
-    entry.mig_enabled, entry.mig_count = bool(profile.mig), len(profile.mig)
-    for place, shape in enumerate(profile.mig):
-        matched = re.fullmatch(r"(\d)g\.(\d+)gb", shape)
-        if matched is None:
-            raise BadTerm(f"{shape!r} is not the shape of a MIG device; write for instance 1g.18gb")
-        slices, gigabytes = map(int, matched.groups())
-        mig = entry.migs[place]
-        mig.name = f"{profile.name} MIG {shape} (simulated)".encode()
-        mig.uuid = f"MIG-51b00000-0000-4000-8{index:03x}-{place:012x}".encode()
-        mig.memory_bytes = gigabytes * 2**30
-        mig.gpu_instance, mig.compute_instance, mig.slices = place + 1, 0, slices
-        mig.multiprocessors = profile.multiprocessors * slices // 8
-
-
-def _segment_entry(segment: Segment, start_ns: int) -> SegmentEntry:
-    return SegmentEntry(
-        start_ns=start_ns + _ns(segment.start_s),
-        duration_ns=_ns(segment.duration_s),
-        period_ns=_ns(segment.period_s),
-        load_begin=segment.load_begin,
-        load_end=segment.load_end,
-        duty_ratio=segment.duty_ratio,
-        kind=KINDS.index(segment.kind),
-    )
 
 
 def _range_hz(least_mhz: int, most_mhz: int) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from wattsmith.terms.errors import BadTerm, ExtraNeeded, MeterUnavailable, NotWritten
 
 LIBRARY = "libnvidia-ml.so.1"
-_SOURCES = ("nvml.c", "nvml_power.c", "nvml_state.h")
+_SOURCES = ("nvml.c", "nvml_enter.c", "nvml_power.c", "nvml_settings.c", "nvml_abi.h", "nvml_state.h")
 # Some tools look for nvidia-smi to know whether there is a driver, and then ask NVML.
 _STAND_IN = """#!/bin/sh
 echo "Simulated NVIDIA driver (wattsmith.sim.nvml): a stand-in for nvidia-smi that answers --help alone."
