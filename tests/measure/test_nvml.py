@@ -190,6 +190,21 @@ def test_samples_lost_to_time_outs_are_counted_and_the_counter_makes_up_for_them
     assert off_ratio(machine, window) < 0.03
 
 
+@pytest.mark.parametrize("step_s", [+30.0, -30.0])
+def test_a_wall_clock_that_is_set_costs_no_energy(gpu_machine, session_on, step_s):
+    """The driver stamps its samples with the wall clock; windows do not care what that says."""
+    machine = gpu_machine()
+    machine.play(0, 0.7)
+    set_by_s = 0.0
+    session = session_on(wall_s=lambda: time.time() + set_by_s)
+    with session.measure("work") as window:
+        time.sleep(1.2)
+        machine._state.realtime_offset_ns += round(step_s * 1e9)
+        set_by_s = step_s
+        time.sleep(1.2)
+    assert off_ratio(machine, window) < 0.02
+
+
 def test_visible_devices_choose_by_index_and_by_uuid(gpu_machine):
     machine = gpu_machine(gpus=3)
 

@@ -1,5 +1,6 @@
 """Measure a stretch of code: windows over whatever meters this machine has."""
 
+import atexit
 import functools
 import os
 import sys
@@ -76,7 +77,13 @@ def _forget_sessions() -> None:
     _starting = threading.Lock()  # the old one may have been held at the moment of the fork
 
 
+def _close_sessions() -> None:
+    while _sessions:
+        _sessions.popitem()[1].close()
+
+
 os.register_at_fork(after_in_child=_forget_sessions)
+atexit.register(_close_sessions)
 
 
 class measure:  # noqa: N801 - reads as a verb: `with measure("epoch"):`
@@ -148,4 +155,3 @@ def wait_for_torch() -> None:
     for index in range(torch.cuda.device_count()):
         if torch._C._cuda_hasPrimaryContext(index):  # synchronising any other would take memory on it
             torch.cuda.synchronize(index)
-

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,8 +19,8 @@ COUNTER_PERIOD_S = 0.1  # the counter of an H200 moves so often
 POWER_PERIOD_S = 0.1  # and so does the power that one asks for, as opposed to the driver's samples
 HISTORY_SAMPLES = 100  # the driver keeps 119
 DRAIN_PERIOD_S = 0.5  # several times before the history runs over
+WALL_CLOCK_STEP_S = 0.05  # what adjusting a clock does not do between two reads, but setting it does
 FIELD_POWER_INSTANT = 186
-FIELD_POWER_AVERAGE = 185
 
 # Over how long the sensor averages, so that a sample can be placed in the middle of what it saw. On an H200
 # samples come 12 ms behind the load; on the A100 and H100 others found the same 25 ms.
@@ -202,6 +202,7 @@ class NvmlMeter:
         self._clock = clock
         self._wall_s = wall_s
         self._closed = False
+        self._ahead_s = wall_s() - clock.now_s()
         self._seen_us = 0  # time stamp of the newest sample taken
         nvml.nvmlInit()  # counted by the driver; undone in close()
         name = nvml.nvmlDeviceGetName(handle)
@@ -268,16 +269,25 @@ class NvmlMeter:
         if self._closed:
             raise MeterLost(f"{self.card.domain}: this meter was closed")
         with _translated(self._nvml, self.card.domain):
-            power = self._drain() if self.card.history_s is not None else self._ask()
-            return Readings(power=power, counter=self._count() if counter else None)
+            readings = self._drain() if self.card.history_s is not None else Readings(power=self._ask())
+            return replace(readings, counter=self._count()) if counter else readings
 
-    def _drain(self) -> tuple[PowerSample, ...]:
+    def _drain(self) -> Readings:
+        now_s = self._clock.now_s()
+        ahead_s = self._wall_s() - now_s  # the driver stamps its samples with the wall clock
+        stepped_s = ahead_s - self._ahead_s
+        self._ahead_s = ahead_s
+        if abs(stepped_s) > WALL_CLOCK_STEP_S:
+            self._seen_us = 0  # stamps may have gone back: take all, and the tape keeps those that are new to it
         samples = [s for s in self._samples(self._seen_us) if s.timeStamp > self._seen_us]
-        if not samples:
-            return ()
-        self._seen_us = samples[-1].timeStamp
-        ahead_s = self._wall_s() - self._clock.now_s() + self._behind_s  # the driver stamps with the wall clock
-        return tuple(PowerSample(s.timeStamp / 1e6 - ahead_s, s.sampleValue.uiVal / 1e3) for s in samples)
+        if samples:
+            self._seen_us = samples[-1].timeStamp
+        behind_s = ahead_s + self._behind_s
+        power = [PowerSample(s.timeStamp / 1e6 - behind_s, s.sampleValue.uiVal / 1e3) for s in samples]
+        if abs(stepped_s) > WALL_CLOCK_STEP_S:
+            why = f"the wall clock was set by {stepped_s:+.2f} s, and samples around that moment may be misplaced"
+            return Readings(power=tuple(s for s in power if s.time_s <= now_s), missed=1, why_missed=why)
+        return Readings(power=tuple(power))
 
     def _ask(self) -> tuple[PowerSample, ...]:
         if self._ask_power_mw is None:
