@@ -19,8 +19,6 @@ QUANTITIES = {
 UNITS = ("_s", "_j", "_w", "_hz", "_bytes", "_c", "_ratio", "_ns")
 NUMBERS = {"float", "int", "None"}
 ALLOWED = {
-    "measure/redfish.py: energy_kwh",  # how many decimals the controller writes in kWh tells its counter's step
-    "sim/redfish.py: energy_kwh",  # stands in for a controller that counts and rounds in kWh
     "sim/nvml_profile.py: memory_bus_bits",  # a width, counted in wires
 }
 
