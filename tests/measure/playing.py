@@ -9,9 +9,12 @@ from wattsmith.terms.errors import MeterLost, MeterMissed
 class PlayedMeter:
     """Samples every PERIOD_S what POWER_W(time_s) gives, as a driver with a history would keep them."""
 
-    def __init__(self, clock, power_w, *, domain="gpu:0", period_s=0.02, counts=False, encloses=(), keeps=True):
+    def __init__(
+        self, clock, power_w, *, domain="gpu:0", period_s=0.02, counts=False, encloses=(), keeps=True, counted_j=None
+    ):
         self.clock = clock
         self.power_w = power_w
+        self.counted_j = counted_j or (lambda _: 0.0)
         self.fails_with = None
         self.reads = 0
         self.closed = False
@@ -37,7 +40,11 @@ class PlayedMeter:
         while self._index * period_s <= self.clock.now_s():
             fresh.append(PowerSample(self._index * period_s, self.power_w(self._index * period_s)))
             self._index += 1
-        count = CounterReading(self.clock.now_s(), 0.0) if counter and self.card.counter_period_s else None
+        count = (
+            CounterReading(self.clock.now_s(), self.counted_j(self.clock.now_s()))
+            if counter and self.card.counter_period_s
+            else None
+        )
         return Readings(power=tuple(fresh), counter=count)
 
     def close(self):

@@ -228,6 +228,21 @@ def test_windows_far_apart_need_no_more_memory_than_close_ones(clock):
     assert window.end().result().energy_j == pytest.approx(60_000)
 
 
+def test_ten_hours_have_the_truth_of_the_counter(clock):
+    """The power readings are 3 % low all the time; the counter, read once a second, is right."""
+    meter = PlayedMeter(clock, steady(291.0), period_s=0.5, counts=True, counted_j=lambda t: 300.0 * (t - 100.0))
+    session = session_of(clock, meter)
+    window = session.begin("ten hours")
+    for _ in range(36_000):
+        clock.sleep_s(1.0)
+        session.read()
+    session._tidy(clock.now_s())
+    result = window.end().result()
+    assert result.energy_j == pytest.approx(300 * 36_000, abs=2 * 0.1 * 300)
+    assert result.error_j <= 2 * 0.1 * 300
+    assert not result.domains[0].cross_check.agrees
+
+
 def test_a_window_is_resolved_while_the_background_reader_runs():
     clock = RealClock()
     with Session([PlayedMeter(clock, steady(100.0))], clock=clock) as session:

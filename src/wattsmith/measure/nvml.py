@@ -27,6 +27,9 @@ FIELD_POWER_INSTANT = 186
 SENSOR_WINDOW_S = {"H200": 0.025, "H100": 0.025, "A100": 0.025}
 AVERAGED_POWER_WINDOW_S = 1.0  # nvmlDeviceGetPowerUsage, from Ampere on
 
+# NVML says in which member of its union a value lies.
+_VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal"}
+
 _REASONS = {
     "idle": "GpuIdle",
     "application clocks": "ApplicationsClocksSetting",
@@ -233,7 +236,7 @@ class NvmlMeter:
         """How far apart the driver's own samples lie; None when it keeps none."""
         for _ in range(5):
             try:
-                stamps_us = [s.timeStamp for s in self._samples(0)]
+                stamps_us = [stamp_us for stamp_us, _ in self._samples(0)]
             except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
                 return None
             if len(stamps_us) >= 4:
@@ -259,11 +262,15 @@ class NvmlMeter:
         averaged = architecture >= nvml.NVML_DEVICE_ARCH_AMPERE
         return (lambda: int(nvml.nvmlDeviceGetPowerUsage(handle))), AVERAGED_POWER_WINDOW_S if averaged else None
 
-    def _samples(self, since_us: int) -> list[Any]:
+    def _samples(self, since_us: int) -> list[tuple[int, float]]:
+        """The driver's own samples after SINCE_US, as its time stamp in microseconds and watts."""
+        nvml = self._nvml
         try:
-            return list(self._nvml.nvmlDeviceGetSamples(self._handle, self._nvml.NVML_TOTAL_POWER_SAMPLES, since_us)[1])
-        except (self._nvml.NVMLError_NotFound, self._nvml.NVMLError_InsufficientSize):
+            kind, samples = nvml.nvmlDeviceGetSamples(self._handle, nvml.NVML_TOTAL_POWER_SAMPLES, since_us)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InsufficientSize):
             return []  # none newer; or one came between the driver's count and its copy, and waits for the next read
+        member = _VALUE_MEMBERS[kind]
+        return [(s.timeStamp, getattr(s.sampleValue, member) / 1e3) for s in samples if s.timeStamp > since_us]
 
     def read(self, *, counter: bool) -> Readings:
         if self._closed:
@@ -279,11 +286,11 @@ class NvmlMeter:
         self._ahead_s = ahead_s
         if abs(stepped_s) > WALL_CLOCK_STEP_S:
             self._seen_us = 0  # stamps may have gone back: take all, and the tape keeps those that are new to it
-        samples = [s for s in self._samples(self._seen_us) if s.timeStamp > self._seen_us]
+        samples = self._samples(self._seen_us)
         if samples:
-            self._seen_us = samples[-1].timeStamp
+            self._seen_us = samples[-1][0]
         behind_s = ahead_s + self._behind_s
-        power = [PowerSample(s.timeStamp / 1e6 - behind_s, s.sampleValue.uiVal / 1e3) for s in samples]
+        power = [PowerSample(stamp_us / 1e6 - behind_s, power_w) for stamp_us, power_w in samples]
         if abs(stepped_s) > WALL_CLOCK_STEP_S:
             why = f"the wall clock was set by {stepped_s:+.2f} s, and samples around that moment may be misplaced"
             return Readings(power=tuple(s for s in power if s.time_s <= now_s), missed=1, why_missed=why)

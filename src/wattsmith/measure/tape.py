@@ -22,6 +22,7 @@ FINE_PEAK_S = 60.0  # the peak of a longer window is taken from whole seconds
 GAIN_BASELINE = 64  # how many counter readings back the gain looks
 CROSS_CHECK_FROM_S = 3.0  # shorter stretches hold too few counter steps to compare
 CONFIDENCE = 1.96  # random doubts are stated so that 95 of 100 figures lie within them
+ROUGHNESS_RATIO = 0.001  # samples come at odd moments and are rounded: on an H200 they add up to this of the counter
 IN_STEP_RATIO = 0.1  # a sensor that looks away may be in step with the load: this share of what it did not see
 
 
@@ -103,13 +104,12 @@ class Tape:
         gap_j = self._gap_energy_j(fresh, readings.counter)
         for sample in fresh:
             gap_j = self._append_sample(sample, gap_j)
-            if self._waiting is not None and self._waiting.time_s <= sample.time_s:
-                self._anchor(self._waiting)
-                self._waiting = None
+            self._anchor_if_reached()
         if readings.counter is not None and self.card.power_period_s is None:
             self._append_counter(readings.counter)
-        elif readings.counter is not None and readings.counter.time_s > self.end_s:
+        elif readings.counter is not None:
             self._waiting = readings.counter  # until samples have come from both sides of it
+            self._anchor_if_reached()
 
     def hold_until(self, time_s: float) -> None:
         """Carry the last power on to TIME_S, in full doubt: for a meter that gives nothing more in time."""
@@ -244,6 +244,11 @@ class Tape:
             self._power_w[0] = energy_j / span_s  # the first knot had no power of its own
         self._append(counter.time_s, energy_j / span_s, energy_j=energy_j)
         self._variance_j2[-1] = self._variance_j2[-2]  # the counter saw all that passed between the knots
+
+    def _anchor_if_reached(self) -> None:
+        if self._waiting is not None and self._waiting.time_s <= self.end_s:
+            self._anchor(self._waiting)
+            self._waiting = None
 
     def _anchor(self, counter: CounterReading) -> None:
         """Hold the curve to the counter: see the head of this file."""
@@ -404,7 +409,8 @@ def error_between_j(card: MeterCard, begin: Mark, end: Mark) -> float:
     """How far the energy from BEGIN to END may be from what the meter would have said with endless resolution."""
     random_j = CONFIDENCE * math.sqrt(max(0.0, end.variance_j2 - begin.variance_j2))
     edges_j = begin.edge_j + end.edge_j
-    by_samples_j = random_j + (end.slack_j - begin.slack_j)
+    rough_j = ROUGHNESS_RATIO * (end.integral_j - begin.integral_j)
+    by_samples_j = random_j + rough_j + (end.slack_j - begin.slack_j)
     if card.power_period_s is None:
         return edges_j + (card.counter_period_s or 0.0) * _mean_w(begin, end)
     if begin.anchor is None or end.anchor is None or card.counter_period_s is None:
