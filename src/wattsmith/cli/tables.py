@@ -29,8 +29,8 @@ def _console(*, stderr: bool = False) -> Console:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for place, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=place == 0)
     return table
 
 
@@ -75,19 +75,17 @@ def _meters(cards: Sequence[MeterCard]) -> Table:
 
 
 def _gpus(gpus: Sequence[Gpu]) -> Table:
-    table = _table("GPU", "name", "memory", "power limit", "range", "clock up to", "memory clock")
-    table.add_column("UUID", no_wrap=True)
+    table = _table("GPU", "name", "memory", "limit", "limit range", "clock", "memory clock")
     for gpu in gpus:
         range_w = gpu.power_limit_range_w
         table.add_row(
             _marked(gpu.domain, None, gpu.simulated),
-            escape(_plain_name(gpu.name)),
+            escape(f"{_plain_name(gpu.name)}\n{gpu.uuid}"),
             format_quantity(gpu.memory_bytes, "memory"),
             format_quantity(gpu.power_limit_w, "power"),
             "unknown" if range_w is None else " … ".join(format_quantity(w, "power") for w in range_w),
             format_quantity(gpu.max_clock_hz, "frequency"),
             format_quantity(gpu.max_memory_clock_hz, "frequency"),
-            gpu.uuid,
         )
     return table
 

@@ -41,7 +41,7 @@ class GpuProfile:
     thermal_s: float = 20.0  # time constant
 
     sensor_period_s: float = 0.020  # one power sample so often
-    sensor_window_s: float = 0.020  # each the mean over so long before it; less than the period: the rest goes unseen
+    sensor_window_s: float = 0.025  # each the mean over so long before it; less than the period: the rest goes unseen
     sensor_jitter_s: float = 0.0  # a sample comes up to so much late
     sensor_gain: float = 1.0  # power readings over the truth; the counter is not affected
     sensor_noise_w: float = 0.0  # power readings scatter up to so much around the truth; the counter does not
