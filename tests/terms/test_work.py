@@ -5,25 +5,9 @@ import math
 import pytest
 
 from wattsmith.terms.errors import BadTerm
-from wattsmith.terms.machine import Machine
-from wattsmith.terms.work import Interval, Prediction, Run, Setting, Workload
+from wattsmith.terms.work import Interval, Prediction, Setting, Workload
 
 MATMUL = Workload(family="matmul", parameters={"n": 64}, batch=1)
-MACHINE = Machine(hostname="h", system="Linux", cpu="a CPU", cpu_count=2, memory_bytes=2**30)
-
-
-def run(**changes):
-    return Run(
-        **{
-            "workload": MATMUL,
-            "machine": MACHINE,
-            "setting": Setting(),
-            "steps": 10,
-            "step_s": 0.5,
-            "windows": (),
-            **changes,
-        }
-    )
 
 
 def test_a_workload_of_no_samples_is_refused():
@@ -34,6 +18,13 @@ def test_a_workload_of_no_samples_is_refused():
 def test_a_workload_trains_or_infers():
     with pytest.raises(BadTerm, match=r"mode must be 'train' or 'infer', got 'dream'"):
         Workload(family="cnn", parameters={}, batch=1, mode="dream")
+
+
+def test_a_workload_has_the_same_key_whatever_order_its_parameters_stand_in():
+    one = Workload(family="cnn", parameters={"filters": 8, "layers": 2}, batch=4)
+    other = Workload(family="cnn", parameters={"layers": 2, "filters": 8}, batch=4)
+    assert one.key == other.key
+    assert one.key != Workload(family="cnn", parameters={"filters": 8, "layers": 2}, batch=8).key
 
 
 def test_a_setting_leaves_as_found_what_it_does_not_name():
@@ -47,17 +38,6 @@ def test_a_setting_leaves_as_found_what_it_does_not_name():
 def test_a_setting_is_positive_and_finite(name, value):
     with pytest.raises(BadTerm, match=rf"{name} must be positive and finite, got {value}"):
         Setting(**{name: value})
-
-
-def test_a_run_has_steps():
-    with pytest.raises(BadTerm, match=r"steps must be at least 1, got 0"):
-        run(steps=0)
-
-
-@pytest.mark.parametrize("step_s", [0.0, -0.1, math.nan, math.inf])
-def test_a_step_takes_time(step_s):
-    with pytest.raises(BadTerm, match=r"step_s must be positive and finite"):
-        run(step_s=step_s)
 
 
 @pytest.mark.parametrize(

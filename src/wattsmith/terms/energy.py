@@ -187,7 +187,7 @@ class Window:
     @property
     def complete(self) -> bool:
         """Whether every meter lasted to the end. An unknown domain is not complete."""
-        return all(domain.complete for domain in self.domains)
+        return all(domain.complete and domain.energy_j is not None for domain in self.domains)
 
     def domain(self, name: str) -> DomainEnergy:
         for domain in self.domains:
@@ -203,10 +203,11 @@ def not_enclosed(domains: Iterable[DomainEnergy]) -> tuple[DomainEnergy, ...]:
     An enclosing domain whose energy is unknown or incomplete does not count, so that its parts do.
     """
     all_domains = tuple(domains)
-    hidden = {kind for d in all_domains if d.energy_j is not None and d.complete for kind in d.encloses}
+    whole = {d.domain: d.energy_j is not None and d.complete for d in all_domains}
+    hidden = {kind for d in all_domains if whole[d.domain] for kind in d.encloses}
     parts_known = {d.kind for d in all_domains if d.energy_j is not None}
     return tuple(
-        d for d in all_domains if d.kind not in hidden and not (d.energy_j is None and parts_known & set(d.encloses))
+        d for d in all_domains if d.kind not in hidden and (whole[d.domain] or not parts_known & set(d.encloses))
     )
 
 

@@ -1,31 +1,54 @@
-"""Workloads, the settings they run at, what a run cost and what one is predicted to cost."""
+"""Workloads, the settings they run at, and what one is predicted to cost."""
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from wattsmith.terms.energy import Window
 from wattsmith.terms.errors import BadTerm
-from wattsmith.terms.machine import Machine
 
 Parameter = str | int | float | bool
+
+_CHOICES = {
+    "kind": ("network", "operator"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "mode": ("train", "infer"),
+    "layout": ("contiguous", "channels-last"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A piece of machine-learning work, named by its family and the parameters that shape it."""
+    """A piece of machine-learning work: its family, the parameters that shape it, and how it is run."""
 
     family: str  # "cnn", "transformer-encoder", "matmul"
     parameters: Mapping[str, Parameter]
     batch: int
-    precision: str = "fp32"  # "fp32", "tf32", "bf16", "fp16"
+    kind: str = "network"  # "network": a whole step; "operator": one operator, with its backward when it trains
+    precision: str = "fp32"
     mode: str = "train"  # "train": forward, backward and update; "infer": forward alone
+    layout: str = "contiguous"  # or "channels-last"
+    compiled: bool = False
+    optimizer: str | None = None  # "sgd", "adamw", …; None: nothing is updated
+    accumulation: int = 1  # forward and backward passes per update
+    devices: int = 1  # data-parallel replicas
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise BadTerm(f"batch must be at least 1, got {self.batch}")
-        if self.mode not in ("train", "infer"):
-            raise BadTerm(f"mode must be 'train' or 'infer', got {self.mode!r}")
+        for name in ("batch", "accumulation", "devices"):
+            if getattr(self, name) < 1:
+                raise BadTerm(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise BadTerm(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}")
+
+    @property
+    def key(self) -> str:
+        """Names this workload and no other, on every machine."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        facts["parameters"] = dict(sorted(self.parameters.items()))
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,26 +67,6 @@ class Setting:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise BadTerm(f"{name} must be positive and finite, got {value}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A workload that was run on a machine at a setting, and what each step of it cost."""
-
-    workload: Workload
-    machine: Machine
-    setting: Setting
-    steps: int
-    step_s: float  # mean over the steps counted
-    windows: tuple[Window, ...]
-    peak_memory_bytes: int | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)  # package → version
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise BadTerm(f"steps must be at least 1, got {self.steps}")
-        if not 0 < self.step_s < math.inf:
-            raise BadTerm(f"step_s must be positive and finite, got {self.step_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
