@@ -176,5 +176,5 @@ def _first_look_uj(path: Path) -> int:
 
 def _as_microjoules(text: str) -> int | None:
     """TEXT as a whole number of microjoules; None when it is not one."""
-    digits = text.strip()
+    digits = text.strip(" \t\n")  # nothing else that counts as white space belongs here
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None

@@ -368,6 +368,16 @@ class Session:
                 continue
             self.take_gauge(reading)
 
+    def look_at(self, domain: str) -> GaugeReading | None:
+        """How a device is at this moment; None when it has no gauge, or that does not answer."""
+        for gauge in self._gauges:
+            if gauge.domain == domain:
+                try:
+                    return gauge.look()
+                except (MeterMissed, MeterLost):
+                    return None
+        return None
+
     def take_gauge(self, reading: GaugeReading) -> None:
         """Keep and pass on a look at a gauge, also one that somebody else made."""
         self.gauge_readings[reading.domain] = reading

@@ -1,0 +1,204 @@
+"""The process that measures points: `python -m wattsmith.flows.record_worker`. Started by `flows.recording`.
+
+It says hello with what it runs on, then answers each question, a workload and a setting, with a run.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from wattsmith import __version__
+from wattsmith.flows.machine import describe_machine
+from wattsmith.flows.measuring import open_session
+from wattsmith.measure.host import this_host
+from wattsmith.record.bench import Effort, Measured, bench
+from wattsmith.record.families import build
+from wattsmith.record.runner import Host, read_question
+from wattsmith.terms.errors import BadTerm, WattsmithError
+from wattsmith.terms.facts import as_plain
+from wattsmith.terms.machine import GaugeReading
+from wattsmith.terms.parse import parse_fact
+from wattsmith.terms.run import Device, Provenance, Run, Status
+from wattsmith.terms.work import Setting, Workload
+
+PR_SET_PDEATHSIG = 1
+OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "defaultcpuallocator")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--meters", required=True)
+    parser.add_argument("--session", required=True)
+    parser.add_argument("--effort", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    # A parent that was killed leaves no worker behind to spoil other people's measurements.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever libraries print must not come between the answers
+    try:
+        desk = Desk(options.device, options.meters, options.session, options.effort, options.seed)
+    except WattsmithError as refused:
+        _say(answers, {"refused": str(refused)})
+        return
+    _say(answers, as_plain(desk.host))
+    for line in sys.stdin:
+        _say(answers, desk.answer(json.loads(line)))
+
+
+def _say(answers: TextIO, message: Any) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+class Desk:
+    """A device, its meters, and the points that are measured with them."""
+
+    def __init__(self, device: str, meters: str, session: str, effort: str, seed: int) -> None:
+        self._device = device
+        self._seed = seed
+        self._effort = parse_fact(Effort, json.loads(effort), "effort")
+        described = describe_device(device)
+        self._windows = open_session(meters)
+        self._domains = domains_of(device, [card.domain for card in self._windows.cards])
+        self.host = Host(device=described, provenance=_provenance(session, describe_machine(meters).driver))
+
+    def answer(self, question: Any) -> dict[str, Any]:
+        """The run, and whether this process is of no further use."""
+        workload, setting = read_question(question)
+        run, worn_out = self._measure(workload, setting)
+        return {"run": as_plain(run), "worn_out": worn_out}
+
+    def _measure(self, workload: Workload, setting: Setting) -> tuple[Run, bool]:
+        try:
+            return self._bench(workload, setting), False
+        except BadTerm as refused:
+            return self._failed(workload, setting, Status.CRASHED, str(refused)), False
+        except (RuntimeError, MemoryError, NotImplementedError) as failed:
+            memory = isinstance(failed, MemoryError) or any(w in str(failed).lower() for w in OUT_OF_MEMORY_WORDS)
+            status = Status.OUT_OF_MEMORY if memory else Status.CRASHED
+            first_line = (str(failed).strip() or "no message").splitlines()[0]
+            run = self._failed(workload, setting, status, f"{type(failed).__name__}: {first_line}")
+            return run, not self._clean_up()
+
+    def _bench(self, workload: Workload, setting: Setting) -> Run:
+        import torch
+
+        if setting.threads is not None:
+            torch.set_num_threads(setting.threads)
+        program = build(workload, self._device, self._seed)
+        try:
+            measured = bench(
+                program,
+                device=self._device,
+                domains=self._domains,
+                windows=self._windows,
+                effort=self._effort,
+                look=self._look,
+                storage_bytes=program.parameter_bytes,
+            )
+        finally:
+            program.close()
+        self._clean_up()
+        return self._measured(workload, setting, measured, program.sample_shape)
+
+    def _look(self) -> GaugeReading | None:
+        return self._windows.look_at(self._domains[0]) if self._domains else None
+
+    def _measured(self, workload: Workload, setting: Setting, measured: Measured, sample_shape: tuple[int, ...]) -> Run:
+        return Run(
+            workload=workload,
+            device=self.host.device,
+            setting=setting,
+            status=Status.MEASURED,
+            provenance=self._now(),
+            times=measured.times,
+            consumption=measured.consumption,
+            condition=measured.condition,
+            input_shape=sample_shape,
+        )
+
+    def _failed(self, workload: Workload, setting: Setting, status: Status, reason: str) -> Run:
+        return Run(
+            workload=workload,
+            device=self.host.device,
+            setting=setting,
+            status=status,
+            reason=reason,
+            provenance=self._now(),
+        )
+
+    def _now(self) -> Provenance:
+        return replace(self.host.provenance, measured_at=datetime.now(UTC).isoformat())
+
+    def _clean_up(self) -> bool:
+        """Give memory back; whether the device still answers."""
+        if not self._device.startswith("cuda"):
+            return True
+        import torch
+
+        try:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return False  # an error on the device stays for the life of the process
+        return True
+
+
+def domains_of(device: str, domains: list[str]) -> tuple[str, ...]:
+    """Those of DOMAINS whose energy is that of DEVICE. GPUs stand in the order in which PyTorch counts them."""
+    if device == "cpu":
+        return tuple(d for d in domains if d.startswith(("cpu-package:", "dram:")))
+    gpus = [d for d in domains if d.startswith("gpu:")]
+    number = _gpu_number(device)
+    return tuple(gpus[number : number + 1])
+
+
+def describe_device(device: str) -> Device:
+    """What DEVICE is. Raises BadTerm when it is not there."""
+    if device == "cpu":
+        host = this_host()
+        return Device(name=host.cpu, kind="cpu", memory_bytes=host.memory_bytes)
+    import torch
+
+    number = _gpu_number(device)
+    if not torch.cuda.is_available():
+        raise BadTerm(f"{device} was asked for, but PyTorch {torch.__version__} sees no GPU here; use --device cpu")
+    if number >= torch.cuda.device_count():
+        raise BadTerm(f"{device} was asked for, but PyTorch sees {torch.cuda.device_count()} GPU(s)")
+    facts = torch.cuda.get_device_properties(number)
+    return Device(name=facts.name, kind="cuda", memory_bytes=facts.total_memory)
+
+
+def _gpu_number(device: str) -> int:
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()):
+        raise BadTerm(f"device must be 'cpu' or 'cuda:N', got {device!r}")
+    return int(index or 0)
+
+
+def _provenance(session: str, driver: str | None) -> Provenance:
+    import torch
+
+    versions = {"torch": torch.__version__, "wattsmith": __version__, "python": sys.version.split()[0]}
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+    return Provenance(
+        measured_at=datetime.now(UTC).isoformat(),
+        session=session,
+        hostname=this_host().hostname,
+        driver=driver,
+        versions=versions,
+    )
+
+
+if __name__ == "__main__":
+    main()
