@@ -1,8 +1,10 @@
 """`wattsmith machine`, and the command line as a whole."""
 
 import json
+import os
+import subprocess
 
-from tests.cli.running import wattsmith
+from tests.cli.running import WATTSMITH, wattsmith
 
 from wattsmith import __version__
 
@@ -63,3 +65,18 @@ def test_a_meter_asked_for_by_name_must_be_there(no_meters):
     assert done.returncode == 2
     assert done.stderr.startswith("wattsmith: no RAPL package")
     assert done.stdout == ""
+
+
+def test_a_full_disk_behind_standard_output_is_one_message(no_meters):
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - not a path of ours
+        done = subprocess.run(
+            [WATTSMITH, "machine", "--json"],
+            env=os.environ | no_meters,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr

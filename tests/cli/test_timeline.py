@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 from contextlib import suppress
 
@@ -56,6 +57,15 @@ def test_a_recorded_trace_serves_as_a_meter(no_meters, tmp_path):
     window = measured("--meters", f"replay:{trace}", "--", "sleep", "1", environment=no_meters)["window"]
     assert window["mean_power_w"] == pytest.approx(50.0)
     assert "not this machine" in window["domains"][0]["why"]
+
+
+def test_a_recorded_trace_replays_like_any_other_meter(no_meters, tmp_path):
+    trace, timeline = tmp_path / "trace.csv", tmp_path / "run.csv"
+    trace.write_text("time_s,power_w\n" + "".join(f"{i / 100},{50 + i % 7}\n" for i in range(200)))
+    result = measured(
+        "--meters", f"replay:{trace}", "--timeline", timeline, "--", "sleep", "0.7", environment=no_meters
+    )
+    assert json.loads(wattsmith("measure", "--replay", timeline, "--json").stdout)["windows"] == [result["window"]]
 
 
 def test_a_full_disk_leaves_figures_and_exit_code(gpus, tmp_path):
@@ -142,7 +152,7 @@ def recorded(tmp_path_factory):
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_timeline_is_read_or_refused_clearly(recorded, tmp_path, data):
     path = tmp_path / "damaged.csv"
     path.write_text(damage(recorded, data), newline="")
@@ -152,7 +162,7 @@ def test_a_damaged_timeline_is_read_or_refused_clearly(recorded, tmp_path, data)
 def damage(text, data):
     lines = text.splitlines()
     number = data.draw(st.integers(0, len(lines) - 1))
-    kind = data.draw(st.sampled_from(["cell", "drop", "cut", "repeat", "swap"]))
+    kind = data.draw(st.sampled_from(["cell", "inside", "drop", "cut", "repeat", "swap"]))
     if kind == "cell":
         cells = next(csv.reader([lines[number]]))
         place = data.draw(st.integers(0, len(cells) - 1))
@@ -160,6 +170,11 @@ def damage(text, data):
             st.sampled_from(["", "x", "nan", "-1", "1e308", "{}", "[]", '{"missed": "x"}', "null"])
         )
         lines[number] = ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
+    elif kind == "inside":
+        values = list(re.finditer(r"(?<=: )[^,}]+", text))  # in the JSON of a detail
+        chosen = data.draw(st.sampled_from(values))
+        new = data.draw(st.sampled_from(["null", "-1", "1e14", "1e308", "NaN", "true", '""x""', "[]", "{}", "0"]))
+        return text[: chosen.start()] + new + text[chosen.end() :]
     elif kind == "drop":
         del lines[number]
     elif kind == "cut":

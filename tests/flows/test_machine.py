@@ -3,7 +3,7 @@
 import pytest
 
 import wattsmith
-from wattsmith.sim.nvml import SimulatedNvml
+from wattsmith.sim.nvml import STATE_VARIABLE, SimulatedNvml
 from wattsmith.terms.errors import BadInput, ExtraNeeded, MeterUnavailable
 
 
@@ -11,6 +11,7 @@ from wattsmith.terms.errors import BadInput, ExtraNeeded, MeterUnavailable
 def simulated(tmp_path, monkeypatch):
     """Two simulated GPUs in this process, and no other meter."""
     monkeypatch.setenv("WATTSMITH_SYSFS", str(tmp_path))
+    monkeypatch.setenv(STATE_VARIABLE, "set by load_here, and taken away again afterwards")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     machine = SimulatedNvml.create(tmp_path / "nvml", gpus=2)
     try:

@@ -50,7 +50,10 @@ def main() -> None:
     except WattsmithError as error:
         _complain(error)
         sys.exit(2)
+    except OSError as refused:  # such as standard output on a full disk
+        _complain(refused)
+        sys.exit(2)
 
 
-def _complain(error: WattsmithError) -> None:
+def _complain(error: Exception) -> None:
     typer.echo(f"wattsmith: {error}", err=True)

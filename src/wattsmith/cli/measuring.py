@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -128,10 +128,14 @@ def _json_file(target: str | None) -> Iterator[TextIO | None]:
         yield None if target is None else sys.stdout
         return
     try:
-        file = Path(target).open("w", encoding="utf-8")  # noqa: SIM115 - closed where the result is written
+        file = Path(target).open("w", encoding="utf-8")  # noqa: SIM115 - it is closed below
     except OSError as refused:
         raise NotWritten(f"cannot write JSON to {target}: {refused.strerror}. Choose another place.") from refused
-    yield file
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # a full disk was complained about already
+            file.close()
 
 
 def _finish(plain: Any, file: TextIO | None) -> None:

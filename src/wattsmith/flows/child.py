@@ -14,6 +14,7 @@ from wattsmith.terms.errors import BadInput, CommandNotStarted
 
 FROM_THE_KERNEL = 128  # si_code of a signal that the terminal sent to everyone in its foreground, so to the child too
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FIRST_TICK_S = 0.05  # looking takes milliseconds, which a shorter command is spared
 BLOCK_BYTES = 512  # what rusage counts input and output in
 
 
@@ -85,14 +86,16 @@ def start(command: Sequence[str], held: frozenset[signal.Signals]) -> int:
 
 def wait_for(pid: int, held: frozenset[signal.Signals], tick: Callable[[], None], tick_s: float) -> Ended:
     """Wait until our child PID ends, calling TICK about every TICK_S. Signals sent to us alone are passed on to it."""
+    pause_s = min(FIRST_TICK_S, tick_s)
     our_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     while True:
         ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
             break
-        came = signal.sigtimedwait(held, tick_s)
+        came = signal.sigtimedwait(held, pause_s)
         if came is None:
             tick()
+            pause_s = tick_s
         elif came.si_signo != signal.SIGCHLD and came.si_code != FROM_THE_KERNEL:
             os.kill(pid, came.si_signo)
     code = os.waitstatus_to_exitcode(status)

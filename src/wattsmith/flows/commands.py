@@ -102,6 +102,7 @@ def measure_process(pid: int, how: HowToMeasure, watch: Watch | None = None) -> 
     command, is_running = child.find_process(pid)
     with child.signals_held() as held, _measurement(f"process {pid}", how, watch) as running:
         running.follow(pid)
+        running.look()  # what it did before now does not count
         has_ended = child.wait_for_other(is_running, held, running.tick, TICK_S)
     return running.measured(command, pid, None, has_ended=has_ended)
 
@@ -137,6 +138,7 @@ class _Running:
         self._watch = watch
         self._timeline = timeline
         self._written: TimelineState | None = None
+        self._pid = 0
         self._tree: ProcessGauge | None = None
         self._latest: GaugeReading | None = None
         self._peak_memory_bytes = self._most_processes = 0
@@ -153,16 +155,12 @@ class _Running:
         self._written = TimelineState(path=self._timeline.path, rows=self._timeline.rows, failed=failed)
 
     def follow(self, pid: int) -> None:
-        """Look at process PID and all it starts, from now on."""
-        try:
-            self._tree = ProcessGauge(self._session.clock, pid)
-        except MeterUnavailable:
-            return  # it has ended already
-        self._look()
+        """Look at process PID and all it starts, from the next look on."""
+        self._pid = pid
 
     def tick(self) -> None:
         """Look at the processes, and tell who watches."""
-        self._look()
+        self.look()
         if self._watch is not None:
             self._watch(
                 Progress(
@@ -173,12 +171,12 @@ class _Running:
                 )
             )
 
-    def _look(self) -> None:
-        if self._tree is None:
-            return
+    def look(self) -> None:
+        """Look at the processes."""
         try:
+            self._tree = self._tree or ProcessGauge(self._session.clock, self._pid)
             self._latest = self._tree.look()
-        except MeterLost:
+        except (MeterLost, MeterUnavailable):
             return  # all have ended; whoever waits for them will notice
         self._session.take_gauge(self._latest)
         self._peak_memory_bytes = max(self._peak_memory_bytes, self._latest.memory_used_bytes or 0)
