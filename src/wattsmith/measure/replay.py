@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from wattsmith.measure.session import Span, date_of, with_phases
 from wattsmith.measure.tape import Mark, Tape, energy_between
@@ -17,6 +17,8 @@ from wattsmith.terms.errors import BadInput, MeterLost
 from wattsmith.terms.ports import Clock
 
 Row = Mapping[str, Any]
+LARGEST = 1e15  # no meter gives more, in any unit
+LONGEST_S = 3e10  # nor does a clock: a thousand years
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -46,17 +48,23 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def number_in(row: Row, column: str, path: Path, line: int) -> float | None:
-    """The finite number in one cell; None when it is empty."""
+    """The number in one cell; None when it is empty."""
     value = row.get(column)
     if value is None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (TypeError, ValueError):
         raise BadInput(f"{path}, line {line}: {column} is {value!r}, not a number") from None
     if not math.isfinite(number):
         raise BadInput(f"{path}, line {line}: {column} is {value!r}, not a finite number")
+    if abs(number) > _largest(column):
+        raise BadInput(f"{path}, line {line}: {column} is {value!r}, which no meter gives")
     return number
+
+
+def _largest(name: str) -> float:
+    return LONGEST_S if name.endswith("_s") else LARGEST
 
 
 # ---- timelines
@@ -80,13 +88,13 @@ def replay_windows(path: Path) -> list[Window]:
 
 
 def _read_timeline(path: Path) -> _Recorded:
-    head: Mapping[str, Any] | None = None
+    head: _Head | None = None
     tapes: dict[str, Tape] = {}
     spans: list[Span] = []
     readings: list[tuple[int, Row]] = []
     for line, row in read_rows(path):
-        if "event" not in row or "batch" not in row:
-            raise BadInput(f"{path} is no timeline: it has no columns `event` and `batch`")
+        if not row.keys() >= {"event", "batch", "domain"}:
+            raise BadInput(f"{path} is no timeline: it lacks one of the columns event, batch, domain")
         event = row["event"]
         if event == "timeline":
             head = _head(_json(row, path, line), path, line)
@@ -101,7 +109,7 @@ def _read_timeline(path: Path) -> _Recorded:
         raise BadInput(f"{path} is no timeline: it has no row with event `timeline`")
     for batch in _batches(readings):
         _feed(tapes, batch, path)
-    return _Recorded(float(head["wall_ahead_s"]), head["missing"], tapes, spans)
+    return _Recorded(head.wall_ahead_s, head.missing, tapes, spans)
 
 
 def _batches(rows: list[tuple[int, Row]]) -> Iterator[list[tuple[int, Row]]]:
@@ -126,8 +134,8 @@ def _feed(tapes: Mapping[str, Tape], batch: list[tuple[int, Row]], path: Path) -
         time_s = number_in(row, "time_s", path, line)
         power_w, counter_j = number_in(row, "power_w", path, line), number_in(row, "counter_j", path, line)
         if row["event"] == "missed":
-            detail = _json(row, path, line)
-            missed, why = int(detail["missed"]), detail["why"]
+            lack = _fact(_Missed, _json(row, path, line), path, line)
+            missed, why = lack.missed, lack.why
         elif row["event"] == "lost":
             tape.lose(str(row["detail"]))
         elif time_s is None:
@@ -138,6 +146,8 @@ def _feed(tapes: Mapping[str, Tape], batch: list[tuple[int, Row]], path: Path) -
             power.append(PowerSample(time_s, power_w))
         elif counter_j is not None:
             counter = CounterReading(time_s, counter_j)
+    if power and tape.card.power_period_s is None:
+        raise BadInput(f"{path}, line {first_line}: the meter of {tape.card.domain} is said to give no power")
     tape.feed(Readings(power=tuple(power), counter=counter, missed=missed, why_missed=why))
 
 
@@ -178,27 +188,76 @@ def _json(row: Row, path: Path, line: int) -> dict[str, Any]:
     return detail
 
 
-def _head(detail: dict[str, Any], path: Path, line: int) -> dict[str, Any]:
+def _head(detail: dict[str, Any], path: Path, line: int) -> "_Head":
     version = detail.get("wattsmith_timeline")
     if version != VERSION:
         raise BadInput(f"{path}, line {line}: timeline version {version!r} is not known; this program reads {VERSION}")
-    if not isinstance(detail.get("wall_ahead_s"), int | float) or not isinstance(detail.get("missing"), dict):
-        raise BadInput(f"{path}, line {line}: not the head of a timeline")
-    return detail
+    return _fact(_Head, detail, path, line)
 
 
 def _card(detail: dict[str, Any], path: Path, line: int) -> MeterCard:
-    try:
-        return MeterCard(**{**detail, "source": Source(detail["source"]), "encloses": tuple(detail["encloses"])})
-    except (KeyError, TypeError, ValueError) as broken:
-        raise BadInput(f"{path}, line {line}: not the description of a meter: {broken}") from broken
+    card = _fact(MeterCard, detail, path, line)
+    if any(name.endswith("_s") and value is not None and value <= 0 for name, value in detail.items()):
+        raise BadInput(f"{path}, line {line}: a meter's periods must be positive")
+    return card
 
 
 def _span(detail: dict[str, Any], path: Path, line: int) -> Span:
+    span = _fact(Span, detail, path, line)
+    if span.end_s < span.begin_s:
+        raise BadInput(f"{path}, line {line}: {span.window!r} ends before it begins")
+    return span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """The first row of a timeline."""
+
+    wattsmith_timeline: int
+    wall_ahead_s: float
+    missing: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Missed:
+    """Readings that did not come."""
+
+    missed: int
+    why: str | None
+
+
+F = TypeVar("F")
+
+
+def _fact(kind: type[F], detail: dict[str, Any], path: Path, line: int) -> F:
+    """A fact of KIND with the values of DETAIL, each of the type that its field wants."""
+    hints = get_type_hints(kind)
     try:
-        return Span(**detail)
-    except TypeError as broken:
-        raise BadInput(f"{path}, line {line}: not the description of a window: {broken}") from broken
+        return kind(**{name: _value(name, value, hints[name]) for name, value in detail.items()})
+    except KeyError as unknown:
+        raise BadInput(f"{path}, line {line}: {kind.__name__.strip('_')} has no {unknown}") from unknown
+    except (TypeError, ValueError) as broken:
+        raise BadInput(f"{path}, line {line}: not a {kind.__name__.strip('_')}: {broken}") from broken
+
+
+def _value(name: str, value: Any, wanted: Any) -> Any:
+    """VALUE, which came from JSON, as the type WANTED for NAME; ValueError when it is another one."""
+    if wanted is Source:
+        return Source(value)
+    if wanted == tuple[str, ...] and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if wanted == dict[str, str] and isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+        return value
+    allowed = get_args(wanted) or (wanted,)
+    if isinstance(value, bool):
+        fits = bool in allowed
+    elif isinstance(value, int | float):
+        fits = (float in allowed or (int in allowed and value in range(2**31))) and abs(value) <= _largest(name)
+    else:
+        fits = type(value) in allowed
+    if not fits:
+        raise ValueError(f"{name} is {value!r}")
+    return value
 
 
 # ---- power traces as meters
@@ -262,7 +321,7 @@ def find_replay(path: Path, clock: Clock) -> list[ReplayMeter]:
             name=f"replay of {path.name}",
             source=Source.EXTERNAL,
             power_period_s=period_s,
-            history_s=math.inf,
+            history_s=LONGEST_S,
             poll_period_s=max(0.05, period_s),
             note=f"a recording ({path.name}), not this machine",
         )

@@ -347,8 +347,9 @@ class Tape:
 
     def _peak_w(self, begin_s: float, end_s: float) -> float | None:
         if end_s - begin_s > FINE_PEAK_S:
-            seconds = range(int(begin_s) + 1, int(end_s))
-            return max((self._second_peaks_w[s] for s in seconds if s in self._second_peaks_w), default=None)
+            peaks_w, seconds = self._second_peaks_w, range(int(begin_s) + 1, int(end_s))
+            fewer = seconds if len(seconds) < len(peaks_w) else peaks_w
+            return max((peaks_w[s] for s in fewer if s in seconds and s in peaks_w), default=None)
         inside = self._power_w[bisect_left(self._time_s, begin_s) : bisect_right(self._time_s, end_s)]
         return max(inside, default=None)
 
