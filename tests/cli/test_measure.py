@@ -185,6 +185,14 @@ def test_json_alone_goes_behind_the_commands_output(no_meters):
     assert json.loads(second)["command"] == ["echo", "hi"]
 
 
+def test_json_does_not_take_the_command_for_its_file(no_meters, tmp_path):
+    done = wattsmith("measure", "--json", "-q", "echo", "hi", environment=no_meters, cwd=tmp_path)
+    other = wattsmith("measure", "-q", "--json", "echo", "hi", environment=no_meters, cwd=tmp_path)
+    for each in (done, other):
+        assert json.loads(each.stdout.splitlines()[-1])["command"] == ["echo", "hi"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_process_that_runs_already_is_measured_until_it_ends(gpus):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(2.5)"])
     done = wattsmith("measure", "--json", "--pid", sleeper.pid, environment=gpus(0.5).environment())

@@ -39,15 +39,24 @@ def machine(
 
 
 class MeasureCommand(typer.core.TyperCommand):
-    """Lets `--json` stand alone: followed by another option, by `--` or by nothing it means standard output."""
+    """Lets `--json` stand alone, which means standard output."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ours = args[: args.index("--")] if "--" in args else args
+        has_end = "--" in args
+        ours = args[: args.index("--")] if has_end else args
         if "--json" in ours:
             after = ours.index("--json") + 1
-            if after == len(ours) or (ours[after].startswith("-") and ours[after] != STDOUT):
+            if not _is_json_file(ours[after:], has_end=has_end):
                 args = [*args[:after], STDOUT, *args[after:]]
         return super().parse_args(ctx, args)
+
+
+def _is_json_file(following: list[str], *, has_end: bool) -> bool:
+    """Whether what follows `--json` is its file. Without a `--` behind it, it might be the command."""
+    if not following:
+        return False
+    first = following[0]
+    return first == STDOUT or first.endswith(".json") or (has_end and not first.startswith("-"))
 
 
 def measure(
