@@ -74,6 +74,7 @@ class Program:
         self.casts = casts
         self._settle = settle
         learning = list(piece.module.parameters()) if piece.module is not None else list(piece.learners)
+        self.learning = learning
         self.parameters = sum(tensor.numel() for tensor in learning)
         self.parameter_bytes = sum(tensor.numel() * tensor.element_size() for tensor in learning)
         self.optimizer = optimizer_of(workload, learning)
@@ -95,6 +96,7 @@ class Program:
             return
         self._step = self.module = self.optimizer = None
         self.inputs = self.resident = ()
+        self.learning = []
         self._settle.__exit__(None, None, None)
         if self.workload.compiled:
             torch.compiler.reset()

@@ -1,0 +1,238 @@
+"""What one step does, found without running it: a recorder of operators on "meta" tensors.
+
+`trace_step` takes any step; `structure_of` takes a workload of ours. Counted per class of operator:
+
+calls        operators that reach the device; views, and memory that is only allocated, cost nothing
+flops        of products and convolutions two per multiplication, as `torch.utils.flop_counter` has them, and half of it
+             where attention is causal; of everything else one per element
+moved bytes  inputs read once, outputs written once; of a table only the rows that are asked for
+peak bytes   the largest sum of tensors alive at once: weights, gradients, optimizer state, activations
+"""
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from wattsmith.record.counting import (
+    ALLOCATING,
+    FREE,
+    GATHERING,
+    Traits,
+    flops_of,
+    label,
+    launches_of,
+    moved_bytes,
+    tensors_in,
+    traits_of,
+)
+from wattsmith.record.families import build
+from wattsmith.record.meta import autocast_rules, fused_kernels
+from wattsmith.record.program import Program, dtype_of
+from wattsmith.terms.run import OperatorCount, Structure
+from wattsmith.terms.work import Workload
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been seen of one class."""
+
+    calls: int = 0
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a recorder has seen. Storages go by their address, which is theirs as long as they live."""
+
+    tallies: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    launches: int = 0
+    alive: dict[int, tuple[int, Any]] = field(default_factory=dict)  # storage → its bytes, and how we learn of its end
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    weights: dict[int, Any] = field(default_factory=dict)  # storage → parameter
+    copies: dict[int, int] = field(default_factory=dict)  # storage of a weight cast → storage of the weight
+    conv: dict[int, float] = field(default_factory=dict)  # storage of a layer's weight → its strength
+    dense: dict[int, float] = field(default_factory=dict)
+
+    def start_again(self) -> None:
+        """Forget what was counted, not what is alive."""
+        self.tallies.clear()
+        self.launches = 0
+
+    def add_launches(self, more: int) -> None:
+        self.launches += more
+
+    def hold(self, tensor: Any) -> int:
+        """Count the tensor's storage as alive until it is not. Gives the storage's address."""
+        storage = tensor.untyped_storage()
+        address: int = storage._cdata
+        if address not in self.alive:
+            size = storage.nbytes()
+            self.alive[address] = size, weakref.ref(storage, lambda _: self._release(address))
+            self.live_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return address
+
+    def _release(self, address: int) -> None:
+        self.live_bytes -= self.alive.pop(address)[0]
+        self.weights.pop(address, None)
+        self.copies.pop(address, None)
+
+    def weight_behind(self, tensor: Any) -> int | None:
+        """The storage of the parameter that TENSOR is a view or a cast of, if it is one."""
+        address: int = tensor.untyped_storage()._cdata
+        address = self.copies.get(address, address)
+        return address if address in self.weights else None
+
+
+@cache
+def _recorder_class() -> type:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self, ledger: Ledger) -> None:
+            super().__init__()
+            self.ledger = ledger
+
+        def __torch_dispatch__(
+            self, operator: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            traits = traits_of(operator)
+            if traits.composite:
+                with self:
+                    given = operator.decompose(*args, **kwargs)
+                if given is not NotImplemented:
+                    return given
+            given = operator(*args, **kwargs)
+            enter(self.ledger, traits, args, kwargs, given)
+            return given
+
+    return Recorder
+
+
+def enter(ledger: Ledger, traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> None:
+    """Write one call into the ledger."""
+    inputs = [one for one in tensors_in((*args, *kwargs.values())) if one.device.type == "meta"]
+    outputs = [one for one in tensors_in((given,)) if one.device.type == "meta"]
+    if not inputs and not outputs:
+        return  # the host's own arithmetic, such as an optimizer's count of steps
+    before = {ledger.hold(one) for one in inputs}
+    after = [ledger.hold(one) for one in outputs]
+    note_weights(ledger, traits, inputs, after)
+    fresh = [one for one, address in zip(outputs, after, strict=True) if address not in before]
+    written = [one for arg, writes in zip(args, traits.writes, strict=False) if writes for one in tensors_in((arg,))]
+    if (not fresh and not written) or traits.name in ALLOCATING or traits.name in FREE:
+        return
+    tally = ledger.tallies[label(traits, args)]
+    tally.calls += 1
+    tally.flops += flops_of(traits, args, kwargs, given, [*inputs, *fresh] if traits.name not in GATHERING else fresh)
+    tally.moved_bytes += moved_bytes(traits, inputs, fresh, written)
+    ledger.launches += launches_of(traits, args, written or fresh)
+
+
+def note_weights(ledger: Ledger, traits: Traits, inputs: list[Any], after: list[int]) -> None:
+    """Learn which storages are weights, and of which layers."""
+    import torch
+
+    for one in inputs:
+        if isinstance(one, torch.nn.Parameter):
+            ledger.weights[one.untyped_storage()._cdata] = one
+    if traits.name == "_to_copy" and (weight := ledger.weight_behind(inputs[0])) is not None:
+        ledger.copies[after[0]] = weight
+    if traits.its_class not in ("conv", "matmul") or torch._C._current_graph_task_id() != -1:
+        return
+    layers = ledger.conv if traits.its_class == "conv" else ledger.dense
+    for one in inputs:
+        weight = ledger.weight_behind(one) if one.dim() >= 2 else None
+        if weight is not None:
+            layers[weight] = float(one.shape[0] * one.shape[1])
+
+
+def trace_step(
+    step: Callable[[], object],
+    *,
+    parameters: Iterable[Any] | None = None,
+    inputs: Iterable[Any] = (),
+    resident: Iterable[Any] = (),
+    precision: str = "fp32",
+    steps: int = 2,
+) -> Structure:
+    """What one call of STEP does, whose tensors are all on "meta".
+
+    PARAMETERS: those of the model; None: those that were seen at work. INPUTS: one batch. RESIDENT: tensors that are
+    there from the beginning, such as optimizer state. PRECISION "bf16" or "fp16": as under autocast to it. The last of
+    STEPS is counted; the first makes what stays, such as optimizer state, so fewer than two are right only where that
+    is resident already.
+    """
+    ledger = Ledger()
+    batch = list(inputs)
+    for tensor in (*batch, *resident, *(parameters or ())):
+        ledger.hold(tensor)
+    with ExitStack() as modes:
+        modes.enter_context(_recorder_class()(ledger))
+        modes.enter_context(fused_kernels(ledger.add_launches))
+        if precision in ("bf16", "fp16"):
+            modes.enter_context(autocast_rules(dtype_of(precision)))
+        for _ in range(steps):
+            ledger.start_again()
+            step()
+    return summed_up(ledger, list(parameters) if parameters is not None else list(ledger.weights.values()), batch)
+
+
+def summed_up(ledger: Ledger, parameters: list[Any], batch: list[Any]) -> Structure:
+    trainable = [one for one in parameters if one.requires_grad]
+    tallies = ledger.tallies
+    return Structure(
+        parameters=sum(one.numel() for one in trainable),
+        parameter_bytes=sum(one.numel() * one.element_size() for one in parameters),
+        input_bytes=sum(one.numel() * one.element_size() for one in batch),
+        flops=sum(one.flops for one in tallies.values()),
+        moved_bytes=sum(one.moved_bytes for one in tallies.values()),
+        launches=ledger.launches,
+        peak_bytes=ledger.peak_bytes,
+        conv_layers=len(ledger.conv),
+        dense_layers=len(ledger.dense),
+        conv_strength=sum(ledger.conv.values()),
+        dense_strength=sum(ledger.dense.values()),
+        operators={
+            name: OperatorCount(calls=one.calls, flops=one.flops, moved_bytes=one.moved_bytes)
+            for name, one in sorted(tallies.items())
+        },
+    )
+
+
+def structure_of(workload: Workload) -> Structure:
+    """What one step of the workload does. A compiled step is described as the eager one that it replaces."""
+    with build(workload, "meta") as program:
+        held = [*program.resident, *optimizer_state(program)]
+        return trace_step(
+            program.step,
+            parameters=program.learning,
+            inputs=program.inputs,
+            resident=held,
+            steps=2 if workload.kind == "operator" else 1,  # an operator's first step makes the gradient sent back
+        )
+
+
+def optimizer_state(program: Program) -> list[Any]:
+    """What the optimizer keeps between steps, made as its first step would make it."""
+    import torch
+
+    optimizer = program.optimizer
+    if optimizer is None:
+        return []
+    learning = program.learning
+    empty = [one for one in learning if one.grad is None]
+    for one in empty:
+        one.grad = torch.empty_like(one)
+    optimizer.step()
+    for one in empty:
+        one.grad = None
+    kept = (one for state in optimizer.state.values() for one in tensors_in(state.values()))
+    return [one for one in kept if one.device.type == "meta"]
