@@ -62,6 +62,6 @@ def read_run(line: bytes) -> Run:
 
 def _read(line: bytes) -> Any:
     try:
-        return json.loads(line.decode())
+        return json.loads(line.decode().rstrip())
     except (ValueError, RecursionError) as broken:
         raise BadInput(f"not JSON: {broken}") from broken

@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
@@ -82,13 +82,14 @@ def _back_up(file: Path, version: str) -> Path:
     names = (f"{file.name}.schema-{version}" + (f".{n}" if n else "") for n in range(1000))
     copy = next(path for path in map(file.with_name, names) if not path.exists())
     part = copy.with_name(copy.name + ".part")
-    part.unlink(missing_ok=True)
     try:
+        part.unlink(missing_ok=True)
         with closing(sqlite3.connect(file, timeout=BUSY_S)) as old, closing(sqlite3.connect(part)) as new:
             old.backup(new)
         part.replace(copy)
     except (OSError, sqlite3.Error) as failed:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise NotWritten(
             f"{file} has the older schema {version}, and the copy {copy} that is made first failed: {failed}. "
             "Make room beside it, or move it to where there is."
