@@ -47,11 +47,11 @@ def database_numbers() -> Iterator[int]:
 
 @pytest.fixture
 def start_writer():
-    """Starts a process that adds COUNT runs of SESSION to the record at URL; all are ended after the test."""
+    """Starts a process that adds COUNT runs of SESSION to the record at URL; it is ended after the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(url: str, session: str, count: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.store.write_runs", url, session, str(count)]
+    def start(url: str, session: str, count: int, how: str = "one") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.store.write_runs", url, session, str(count), how]
         started.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return started[-1]
 

@@ -58,6 +58,15 @@ def test_a_user_who_may_only_read_is_told_so(postgres_place):
             store.add(run_of(2))
 
 
+def test_a_record_that_must_exist_is_not_made_on_a_server(postgres_place):
+    with pytest.raises(BadInput, match="there is no record at postgresql://"):
+        open_store(postgres_place, must_exist=True)
+    with open_store(postgres_place):
+        pass
+    with open_store(postgres_place, must_exist=True) as store:
+        assert store.count() == 0
+
+
 def test_a_database_with_other_tables_takes_a_record_unless_the_names_clash(postgres_place):
     import psycopg
 

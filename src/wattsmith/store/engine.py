@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from wattsmith.terms.errors import BadInput, ExtraNeeded, NotWritten, WattsmithError
 
@@ -107,7 +106,7 @@ def errors_explained(place: str, *, unreachable: type[WattsmithError]) -> Iterat
         yield
     except (DBAPIError, sqlite3.Error) as failed:
         said = failed.orig if isinstance(failed, DBAPIError) else failed
-        told = _sqlite_error(said) if isinstance(said, sqlite3.Error) else _postgres_error(said, unreachable)
+        told = _sqlite_error(said) if isinstance(said, sqlite3.Error) else _postgres_error(failed, unreachable)
         if told is None:
             raise
         kind, advice = told
@@ -136,10 +135,10 @@ def _sqlite_error(error: sqlite3.Error) -> tuple[type[WattsmithError], str] | No
     return None if code is None else told.get(code & 0xFF)
 
 
-def _postgres_error(error: Any, unreachable: type[WattsmithError]) -> tuple[type[WattsmithError], str] | None:
+def _postgres_error(failed: Exception, unreachable: type[WattsmithError]) -> tuple[type[WattsmithError], str] | None:
     """By the five letters of SQLSTATE; a connection that failed has none."""
-    state: str | None = getattr(error, "sqlstate", "")
-    if state is None or state[:2] in ("08", "28", "3D", "57"):
+    state: str = getattr(getattr(failed, "orig", None), "sqlstate", None) or ""
+    if (not state and isinstance(failed, OperationalError)) or state[:2] in ("08", "28", "3D", "57"):
         return unreachable, "Check that the server runs, and host, name and password in the URL."
     if state[:2] == "53":
         return NotWritten, "Make room on the server; what was written before is safe."

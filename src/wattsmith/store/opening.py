@@ -22,7 +22,7 @@ def default_path() -> Path:
 
 
 def open_store(url: str | Path | None = None, *, must_exist: bool = False) -> "SqlStore | LinesStore":
-    """The record at URL, made if it is not there; close it, or use it in a `with`.
+    """The record at URL, made if it is not there and need not be; close it, or use it in a `with`.
 
     URL: None for this user's own, a path of a SQLite file, a path that ends in `.jsonl` for a plain file of JSON lines
     (`.jsonl.gz` to read an export), `sqlite:///…` or `postgresql://user@host/name`. A database of an older version is
@@ -46,7 +46,7 @@ def open_store(url: str | Path | None = None, *, must_exist: bool = False) -> "S
             raise BadInput(f"{given} names no file; write sqlite:////absolute/path or sqlite:///relative/path")
         return _open_file(Path(str(parsed.database)), must_exist=must_exist)
     if scheme in ("postgres", "postgresql"):
-        return _open_postgres(parsed)
+        return _open_postgres(parsed, must_exist=must_exist)
     raise BadInput(f"a record is kept in SQLite, PostgreSQL or a .jsonl file, not in {scheme!r}")
 
 
@@ -57,10 +57,10 @@ def _open_file(path: Path, *, must_exist: bool) -> "SqlStore | LinesStore":
         raise BadInput(f"there is no record at {path}")
     if path.name.endswith(_LINES):
         return LinesStore(path)
-    return _open_sqlite(path)
+    return _open_sqlite(path, must_exist=must_exist)
 
 
-def _open_sqlite(path: Path) -> "SqlStore":
+def _open_sqlite(path: Path, *, must_exist: bool) -> "SqlStore":
     _need_sqlalchemy()
     from wattsmith.store import engine as engines
     from wattsmith.store.schema import prepare
@@ -74,14 +74,14 @@ def _open_sqlite(path: Path) -> "SqlStore":
     try:
         if writable:
             engines.use_write_ahead_log(engine, str(path))
-        prepare(engine, str(path), file=path, writable=writable)
+        prepare(engine, str(path), file=path, writable=writable, must_exist=must_exist)
     except BaseException:
         engine.dispose()
         raise
     return SqlStore(engine, str(path))
 
 
-def _open_postgres(url: "URL") -> "SqlStore":
+def _open_postgres(url: "URL", *, must_exist: bool) -> "SqlStore":
     from wattsmith.store.engine import postgres_engine
     from wattsmith.store.schema import prepare
     from wattsmith.store.sql import SqlStore
@@ -89,7 +89,7 @@ def _open_postgres(url: "URL") -> "SqlStore":
     place = url.render_as_string(hide_password=True)
     engine = postgres_engine(url)
     try:
-        prepare(engine, place, file=None, writable=True)
+        prepare(engine, place, file=None, writable=True, must_exist=must_exist)
     except BaseException:
         engine.dispose()
         raise

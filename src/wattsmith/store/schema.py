@@ -21,12 +21,14 @@ _VERSION_TABLE = "wattsmith_schema"
 _log = logging.getLogger("wattsmith")
 
 
-def prepare(engine: Engine, place: str, *, file: Path | None, writable: bool) -> None:
+def prepare(engine: Engine, place: str, *, file: Path | None, writable: bool, must_exist: bool) -> None:
     """Make the tables at PLACE, or bring them up to date. FILE is what to copy before old tables are changed."""
     with read_transaction(engine, place) as connection:
         found = _version(connection, place)
     if found == NEWEST:
         return
+    if found is None and must_exist:
+        raise BadInput(f"there is no record at {place}")
     if not writable:
         state = "holds no record yet" if found is None else f"has the older schema {found}"
         raise NotWritten(f"{place} {state} and cannot be written. Copy it to where you may write, and open the copy.")
