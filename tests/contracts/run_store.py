@@ -7,7 +7,8 @@ from operator import attrgetter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.store.making import CNN, H200, any_run, failed_run, run_of
+from tests.store.any_runs import any_run
+from tests.store.making import CNN, H200, failed_run, run_of
 
 from wattsmith.store.exchange import export_runs, import_runs
 from wattsmith.store.filters import Coverage

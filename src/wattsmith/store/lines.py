@@ -78,7 +78,8 @@ class LinesStore:
                     part.replace(self._path)
                     self._sync_folder()
             finally:
-                part.unlink(missing_ok=True)
+                with suppress(OSError):
+                    part.unlink()
         return added, already_there
 
     def has(self, workload: Workload, device: Device, setting: Setting, session: str | None = None) -> bool:
