@@ -23,7 +23,8 @@ GAIN_BASELINE = 64  # how many counter readings back the gain looks
 CROSS_CHECK_FROM_S = 3.0  # shorter stretches hold too few counter steps to compare
 CONFIDENCE = 1.96  # random doubts are stated so that 95 of 100 figures lie within them
 ROUGHNESS_RATIO = 0.001  # samples come at odd moments and are rounded: on an H200 they add up to this of the counter
-IN_STEP_RATIO = 0.1  # a sensor that looks away may be in step with the load: this share of what it did not see
+IN_STEP_RATIO = 0.1  # a sensor that weighs moments unevenly may be in step with the load: this share of its unevenness
+IN_STEP_S = 2.0  # but not for longer than this, since loads do not keep the sensor's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class Tape:
             self._energy_j[-1] + energy_j,
             self._integral_j[-1] + integral_j,
             self._variance_j2[-1] + variance_j2,
-            self._slack_j[-1] + slack_j + IN_STEP_RATIO * self.card.unseen_ratio * integral_j,
+            self._slack_j[-1] + slack_j,
             self._missed[-1] + missed,
         )
 
@@ -408,16 +409,17 @@ def unknown(card: MeterCard, why: str) -> DomainEnergy:
 
 def error_between_j(card: MeterCard, begin: Mark, end: Mark) -> float:
     """How far the energy from BEGIN to END may be from what the meter would have said with endless resolution."""
-    random_j = CONFIDENCE * math.sqrt(max(0.0, end.variance_j2 - begin.variance_j2))
     edges_j = begin.edge_j + end.edge_j
-    rough_j = ROUGHNESS_RATIO * (end.integral_j - begin.integral_j)
-    by_samples_j = random_j + rough_j + (end.slack_j - begin.slack_j)
     if card.power_period_s is None:
         return edges_j + (card.counter_period_s or 0.0) * _mean_w(begin, end)
-    if begin.anchor is None or end.anchor is None or card.counter_period_s is None:
-        return edges_j + by_samples_j
-    by_counter_j = card.counter_period_s * (begin.anchor.peak_w + end.anchor.peak_w)
-    return edges_j + min(by_samples_j, by_counter_j)
+    random_j = CONFIDENCE * math.sqrt(max(0.0, end.variance_j2 - begin.variance_j2))
+    rough_j = ROUGHNESS_RATIO * (end.integral_j - begin.integral_j)
+    inside_j = random_j + rough_j + (end.slack_j - begin.slack_j)
+    if begin.anchor is not None and end.anchor is not None and card.counter_period_s is not None:
+        inside_j = min(inside_j, card.counter_period_s * (begin.anchor.peak_w + end.anchor.peak_w))
+    # The counter adds up what the same sensor saw, so it is in step with the load when the samples are.
+    in_step_s = min(end.time_s - begin.time_s, IN_STEP_S)
+    return edges_j + inside_j + IN_STEP_RATIO * card.uneven_ratio * _mean_w(begin, end) * in_step_s
 
 
 def _mean_w(begin: Mark, end: Mark) -> float:

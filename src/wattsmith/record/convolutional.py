@@ -119,8 +119,8 @@ def staged(block: Callable[..., tuple[Any, int]]) -> Callable[[Workload, Source]
 
 
 BOTH_LAYOUTS = ("contiguous", "channels-last")
-CLASSES = Span(low=2, high=100_000, default=10)
-IMAGE_BATCH = Span(low=1, high=8192, default=8)
+CLASSES = Span(low=2, high=100_000, default=10, usual=(10, 1000))
+IMAGE_BATCH = Span(low=1, high=8192, default=8, usual=(1, 2048))
 
 
 def shared_evenly(parameters: Mapping[str, Parameter]) -> Mapping[str, Parameter]:
@@ -135,9 +135,9 @@ def staged_family(name: str, says: str, block: Callable[..., tuple[Any, int]], *
         kind="network",
         says=says,
         parameters={
-            "image": Span(low=8, high=1024, default=32),
-            "width": Span(low=4, high=1024, default=16),
-            "blocks": Span(low=1, high=32, default=2),
+            "image": Span(low=8, high=1024, default=32, usual=(16, 256)),
+            "width": Span(low=4, high=1024, default=16, usual=(8, 160)),
+            "blocks": Span(low=1, high=32, default=2, usual=(1, 6)),
             "stages": Span(low=1, high=5, default=3, logarithmic=False),
             "classes": CLASSES,
             **more,
@@ -152,19 +152,20 @@ def staged_family(name: str, says: str, block: Callable[..., tuple[Any, int]], *
 CONVOLUTIONAL = (
     Family(
         name="cnn",
+        share=1.5,
         kind="network",
         says="plain convolutional network, the one of the original grids",
         parameters={
-            "image": Span(low=8, high=1024, default=32),
-            "channels": Span(low=1, high=16, default=3),
+            "image": Span(low=8, high=1024, default=32, usual=(16, 256)),
+            "channels": Span(low=1, high=16, default=3, usual=(1, 4)),
             "filter_size": Choice(values=(3, 1, 5, 7)),
             "stride": Choice(values=(1, 2, 3, 4)),
-            "conv_layers": Span(low=0, high=32, default=1, logarithmic=False),
-            "base_filters": Span(low=1, high=2048, default=8),
-            "filters": Span(low=1, high=4096, default=8),
-            "dense_layers": Span(low=0, high=32, default=1, logarithmic=False),
-            "base_nodes": Span(low=1, high=16384, default=8),
-            "nodes": Span(low=1, high=16384, default=8),
+            "conv_layers": Span(low=0, high=32, default=1, usual=(0, 12), logarithmic=False),
+            "base_filters": Span(low=1, high=2048, default=8, usual=(8, 512)),
+            "filters": Span(low=1, high=4096, default=8, usual=(8, 1024)),
+            "dense_layers": Span(low=0, high=32, default=1, usual=(0, 12), logarithmic=False),
+            "base_nodes": Span(low=1, high=16384, default=8, usual=(8, 4096)),
+            "nodes": Span(low=1, high=16384, default=8, usual=(8, 4096)),
             "classes": CLASSES,
         },
         make=plain,

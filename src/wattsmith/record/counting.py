@@ -131,6 +131,6 @@ def launches_of(traits: Traits, args: tuple[Any, ...], made: list[Any]) -> int:
         return int(sum(args[-1]))  # one for each gradient that is asked for
     if traits.its_class == "update":
         # Many tensors share a launch: up to about 60 of them, or 320 pieces of 65,536 elements.
-        pieces = sum(-(-one.numel() // 65_536) for one in made)
+        pieces: int = sum(-(-one.numel() // 65_536) for one in made)
         return max(-(-len(made) // 60), -(-pieces // 320))
     return 1

@@ -9,11 +9,12 @@ from wattsmith.terms.work import Parameter, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The whole numbers that a parameter may take."""
+    """The whole numbers that a parameter may take, and those that designs usually choose from."""
 
     low: int
     high: int
     default: int
+    usual: tuple[int, int] | None = None  # smallest and largest; None: all
     logarithmic: bool = True  # points are spread over its logarithm; False: over the number itself
 
     def problem_with(self, value: Parameter) -> str | None:
@@ -49,9 +50,10 @@ class Family:
     make: Callable[[Workload, Source], Piece]
     modes: tuple[str, ...] = ("train", "infer")
     precisions: tuple[str, ...] = ("fp32", "tf32", "bf16", "fp16")
-    batch: Span = field(default_factory=lambda: Span(low=1, high=2**20, default=8))
+    batch: Span = field(default_factory=lambda: Span(low=1, high=2**20, default=8, usual=(1, 512)))
     layouts: tuple[str, ...] = ("contiguous",)
     compiles: bool = True
+    share: float = 1.0  # how often a design takes a point of it, beside the others
     updates: bool = False  # the step is the optimizer's alone
     pure: bool = False  # bf16 and fp16 are everything's, even when a network trains; else that is under autocast
     fit: Callable[[Mapping[str, Parameter]], Mapping[str, Parameter]] = lambda parameters: (

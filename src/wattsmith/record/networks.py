@@ -238,13 +238,13 @@ def host_loop(workload: Workload, source: Source) -> Piece:
     )
 
 
-CLASSES = Span(low=2, high=100_000, default=10)
-LAYERS = Span(low=1, high=128, default=2)
-SEQUENCE = Span(low=1, high=131_072, default=32)
+CLASSES = Span(low=2, high=100_000, default=10, usual=(10, 1000))
+LAYERS = Span(low=1, high=128, default=2, usual=(1, 24))
+SEQUENCE = Span(low=1, high=131_072, default=32, usual=(16, 4096))
 HEADS = Choice(values=(4, 1, 2, 8, 12, 16, 32, 64))
-VOCABULARY = Span(low=2, high=262_144, default=256)
-WIDTH = Span(low=8, high=32_768, default=64)
-BATCH = Span(low=1, high=65_536, default=8)
+VOCABULARY = Span(low=2, high=262_144, default=256, usual=(256, 65_536))
+WIDTH = Span(low=8, high=32_768, default=64, usual=(64, 4096))
+BATCH = Span(low=1, high=65_536, default=8, usual=(1, 512))
 
 NETWORKS = (
     Family(
@@ -252,7 +252,7 @@ NETWORKS = (
         kind="network",
         says="multi-layer perceptron",
         parameters={
-            "features": Span(low=1, high=65_536, default=64),
+            "features": Span(low=1, high=65_536, default=64, usual=(16, 8192)),
             "width": WIDTH,
             "layers": LAYERS,
             "classes": CLASSES,
@@ -312,12 +312,12 @@ NETWORKS = (
         kind="network",
         says="recommender: rows gathered from tables, then a multi-layer perceptron",
         parameters={
-            "tables": Span(low=1, high=256, default=4),
-            "rows": Span(low=2, high=50_000_000, default=1000),
-            "width": Span(low=4, high=1024, default=16),
-            "lookups": Span(low=1, high=512, default=4),
+            "tables": Span(low=1, high=256, default=4, usual=(1, 32)),
+            "rows": Span(low=2, high=50_000_000, default=1000, usual=(256, 1_000_000)),
+            "width": Span(low=4, high=1024, default=16, usual=(8, 256)),
+            "lookups": Span(low=1, high=512, default=4, usual=(1, 64)),
             "layers": LAYERS,
-            "nodes": Span(low=8, high=16_384, default=64),
+            "nodes": Span(low=8, high=16_384, default=64, usual=(32, 4096)),
             "classes": CLASSES,
         },
         make=recommender,
@@ -328,10 +328,10 @@ NETWORKS = (
         kind="network",
         says="recurrent network",
         parameters={
-            "sequence": Span(low=1, high=4096, default=16),
-            "features": Span(low=1, high=8192, default=32),
-            "width": Span(low=8, high=8192, default=64),
-            "layers": Span(low=1, high=16, default=2),
+            "sequence": Span(low=1, high=4096, default=16, usual=(4, 512)),
+            "features": Span(low=1, high=8192, default=32, usual=(8, 2048)),
+            "width": Span(low=8, high=8192, default=64, usual=(16, 2048)),
+            "layers": Span(low=1, high=16, default=2, usual=(1, 6)),
             "classes": CLASSES,
         },
         make=lstm,
@@ -340,6 +340,7 @@ NETWORKS = (
     ),
     Family(
         name="light-chain",
+        share=0.8,
         kind="network",
         says="norms and element-wise operators alone",
         parameters={"sequence": SEQUENCE, "width": WIDTH, "layers": LAYERS},
@@ -350,9 +351,10 @@ NETWORKS = (
     ),
     Family(
         name="optimizer-step",
+        share=0.6,
         kind="network",
         says="the optimizer's step over many square matrices, without a network",
-        parameters={"tensors": Span(low=1, high=4096, default=8), "width": WIDTH},
+        parameters={"tensors": Span(low=1, high=4096, default=8, usual=(1, 256)), "width": WIDTH},
         make=optimizer_step,
         modes=("train",),
         precisions=("fp32", "bf16"),
@@ -362,11 +364,15 @@ NETWORKS = (
     ),
     Family(
         name="host-loop",
+        share=0.6,
         kind="network",
         says="many small layers, so that the host's pace decides",
-        parameters={"layers": Span(low=1, high=4096, default=32), "width": Span(low=8, high=256, default=16)},
+        parameters={
+            "layers": Span(low=1, high=4096, default=32, usual=(4, 400)),
+            "width": Span(low=8, high=256, default=16, usual=(8, 128)),
+        },
         make=host_loop,
         precisions=("fp32", "bf16", "fp16"),
-        batch=Span(low=1, high=64, default=1),
+        batch=Span(low=1, high=64, default=1, usual=(1, 16)),
     ),
 )

@@ -216,11 +216,11 @@ def shared_evenly(parameters: Mapping[str, Parameter]) -> Mapping[str, Parameter
 
 NOT_TF32 = ("fp32", "bf16", "fp16")
 ONE = Span(low=1, high=1, default=1)
-IMAGE = Span(low=1, high=2048, default=28)
-DEPTH = Span(low=1, high=8192, default=16)
-LENGTH = Span(low=1, high=1_048_576, default=64)
-WIDTH = Span(low=1, high=262_144, default=64)
-ELEMENTS = Span(low=1, high=2**36, default=4096)
+IMAGE = Span(low=1, high=2048, default=28, usual=(4, 256))
+DEPTH = Span(low=1, high=8192, default=16, usual=(3, 2048))
+LENGTH = Span(low=1, high=1_048_576, default=64, usual=(16, 16_384))
+WIDTH = Span(low=1, high=262_144, default=64, usual=(16, 16_384))
+ELEMENTS = Span(low=1, high=2**36, default=4096, usual=(2**12, 2**31))
 BOTH_LAYOUTS = ("contiguous", "channels-last")
 CONVOLUTION = {
     "image": IMAGE,
@@ -241,7 +241,7 @@ def convolution_family(name: str, says: str, make: Callable[[Workload, Source], 
 
 
 OPERATORS = (
-    convolution_family("conv", "convolution; when it trains, with both gradients", convolution),
+    convolution_family("conv", "convolution; when it trains, with both gradients", convolution, share=1.5),
     convolution_family(
         "conv-grad-input", "gradient of a convolution's input, alone", convolution_gradient(True), modes=("infer",)
     ),
@@ -252,18 +252,20 @@ OPERATORS = (
         "matmul",
         "m × k by k × n; several at once where batch is above 1",
         matrix_product,
-        parameters={name: Span(low=1, high=131_072, default=64) for name in ("m", "n", "k")},
+        parameters={name: Span(low=1, high=131_072, default=64, usual=(16, 16_384)) for name in ("m", "n", "k")},
+        share=2.0,
     ),
     family(
         "attention",
         "fused attention",
         fused_attention,
         parameters={
-            "sequence": Span(low=1, high=131_072, default=64),
-            "heads": Span(low=1, high=256, default=4),
+            "sequence": Span(low=1, high=131_072, default=64, usual=(16, 16_384)),
+            "heads": Span(low=1, high=256, default=4, usual=(1, 64)),
             "head_width": Choice(values=(64, 32, 80, 96, 128, 256)),
             "causal": Choice(values=(False, True)),
         },
+        share=1.5,
     ),
     family("layer-norm", "layer norm", layer_norm, parameters={"length": LENGTH, "width": WIDTH}, precisions=NOT_TF32),
     family(
@@ -273,7 +275,7 @@ OPERATORS = (
         parameters={"image": IMAGE, "depth": DEPTH},
         precisions=NOT_TF32,
         layouts=BOTH_LAYOUTS,
-        batch=Span(low=2, high=2**20, default=8),
+        batch=Span(low=2, high=2**20, default=8, usual=(2, 512)),
     ),
     family("softmax", "softmax", softmax, parameters={"length": LENGTH, "width": WIDTH}, precisions=NOT_TF32),
     family(
@@ -281,7 +283,7 @@ OPERATORS = (
         "pooling",
         pooling,
         parameters={
-            "image": Span(low=4, high=2048, default=28),
+            "image": Span(low=4, high=2048, default=28, usual=(8, 256)),
             "depth": DEPTH,
             "filter_size": Choice(values=(2, 3, 5)),
             "stride": Choice(values=(2, 1, 3)),
@@ -305,9 +307,9 @@ OPERATORS = (
         "rows gathered from a table; when it trains, scattered back",
         embedding,
         parameters={
-            "rows": Span(low=2, high=100_000_000, default=1000),
-            "width": Span(low=1, high=16_384, default=32),
-            "lookups": Span(low=1, high=131_072, default=16),
+            "rows": Span(low=2, high=100_000_000, default=1000, usual=(256, 10_000_000)),
+            "width": Span(low=1, high=16_384, default=32, usual=(8, 2048)),
+            "lookups": Span(low=1, high=131_072, default=16, usual=(1, 512)),
         },
         precisions=NOT_TF32,
     ),
@@ -318,6 +320,7 @@ OPERATORS = (
         parameters={"rows": WIDTH, "columns": WIDTH, "transposed": Choice(values=(False, True))},
         modes=("infer",),
         precisions=NOT_TF32,
+        share=0.7,
     ),
     family(
         "reduce",
@@ -329,6 +332,7 @@ OPERATORS = (
             "does": Choice(values=("sum", "mean", "max", "sum-columns")),
         },
         precisions=NOT_TF32,
+        share=0.7,
     ),
     family(
         "optimizer-update",
@@ -340,15 +344,17 @@ OPERATORS = (
         batch=ONE,
         updates=True,
         compiles=False,
+        share=0.5,
     ),
     family(
         "launch",
         "operators on one element each: what a launch costs",
         launching,
-        parameters={"launches": Span(low=1, high=10_000, default=10)},
+        parameters={"launches": Span(low=1, high=10_000, default=10, usual=(1, 1000))},
         modes=("infer",),
         precisions=NOT_TF32,
         batch=ONE,
         compiles=False,
+        share=0.2,
     ),
 )

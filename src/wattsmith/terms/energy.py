@@ -90,6 +90,13 @@ class MeterCard:
             return 0.0
         return 1.0 - min(1.0, (self.power_window_s or 0.0) / self.sample_period_s)
 
+    @property
+    def uneven_ratio(self) -> float:
+        """How unevenly its power sensor weighs one moment and another: those it does not see, or sees twice."""
+        if self.power_period_s is None:
+            return 0.0
+        return min(1.0, abs(1.0 - (self.power_window_s or 0.0) / self.sample_period_s))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossCheck:
