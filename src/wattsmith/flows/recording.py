@@ -1,0 +1,140 @@
+"""Take a record: synthetic networks and operators, measured on a device and remembered."""
+
+import json
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattsmith.flows.machine import describe_machine
+from wattsmith.measure.host import cpu_count
+from wattsmith.record.bench import Effort
+from wattsmith.record.candidates import Sketch, fitting
+from wattsmith.record.grid import grid
+from wattsmith.record.presets import cpu_sketch, gpu_sketch, points, preset_of
+from wattsmith.record.runner import Point, Progress, Runner, take_record
+from wattsmith.record.structure import structure_of
+from wattsmith.record.worker import Worker
+from wattsmith.store.opening import open_store
+from wattsmith.terms.errors import BadInput
+from wattsmith.terms.facts import as_plain
+from wattsmith.terms.parse import parse_fact
+from wattsmith.terms.run import Device
+from wattsmith.terms.work import Setting
+
+SMOKE_WINDOW_S = 0.5  # a first look is not a reference
+CPU_WINDOW_S = 1.0
+GPU_WINDOW_S = 2.0  # a hundred of the driver's power samples
+LONGEST_WINDOWS = 3  # a point that will not settle is given up after so many windows
+GRID_STEP_S = 1.0  # longer steps of a grid are passed over
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToRecord:
+    """What is recorded, where, and for how long."""
+
+    preset: str = "basic"
+    design: str = "cover"  # "cover", or the name of a grid
+    sample: int | None = None  # of a grid, so many points; None: as many as the preset has
+    device: str | None = None  # None: the first GPU, or the CPU
+    meters: str = "auto"
+    db: str | None = None  # None: this user's own record
+    budget_s: float | None = None  # None: until all points are there
+    threads: int | None = None
+    seed: int = 0
+    points: Path | None = None  # a file of points, instead of preset and design
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a run of the recorder did."""
+
+    device: Device
+    session: str
+    place: str  # where it is kept
+    progress: Progress
+
+
+def record(how: HowToRecord, tell: Callable[[Progress], object] = lambda _: None) -> Recorded:
+    """Measure what is missing and remember it, point by point; what is there already is passed over."""
+    device = how.device or default_device()
+    effort = effort_for(how.preset, device)
+    session = uuid.uuid4().hex[:12]
+    runner = Runner(lambda: Worker(_worker_command(device, how, session, effort)), point_s=effort.point_s)
+    with open_store(how.db) as store:
+        try:
+            host = runner.host
+            wanted = planned(how, host.device)
+            progress = take_record(
+                wanted,
+                runner,
+                lock=device,
+                known=lambda point: store.has(point.workload, host.device, point.setting),
+                keep=store.add,
+                tell=tell,
+                budget_s=how.budget_s,
+            )
+        finally:
+            runner.close()
+        return Recorded(device=host.device, session=session, place=store.place, progress=progress)
+
+
+def default_device() -> str:
+    """The first GPU where there is one, else the CPU."""
+    gpus = [gpu for gpu in describe_machine().gpus if not gpu.simulated]
+    return "cuda:0" if gpus else "cpu"
+
+
+def effort_for(preset: str, device: str) -> Effort:
+    """How much is done for each point."""
+    window_s = SMOKE_WINDOW_S if preset == "smoke" else GPU_WINDOW_S if device.startswith("cuda") else CPU_WINDOW_S
+    return Effort(window_s=window_s, point_s=LONGEST_WINDOWS * window_s)
+
+
+def _worker_command(device: str, how: HowToRecord, session: str, effort: Effort) -> list[str]:
+    return [
+        sys.executable,
+        *("-m", "wattsmith.flows.record_worker"),
+        *("--device", device, "--meters", how.meters, "--session", session),
+        *("--effort", json.dumps(as_plain(effort)), "--seed", str(how.seed)),
+    ]
+
+
+def planned(how: HowToRecord, device: Device) -> list[Point]:
+    """The points that are wanted on DEVICE, in order."""
+    setting = Setting(threads=how.threads)
+    if how.points is not None:
+        return [Point(workload=p.workload, structure=p.structure, setting=setting) for p in read_points(how.points)]
+    sketch = sketch_of(device)
+    if how.design == "cover":
+        workloads = points(how.preset, sketch, how.seed)
+    else:
+        preset = preset_of(how.preset)
+        sample = how.sample or preset.networks + preset.operators
+        workloads = list(fitting(grid(how.design, sample, how.seed), sketch, GRID_STEP_S))
+    return [Point(workload=w, structure=structure_of(w), setting=setting) for w in workloads]
+
+
+def sketch_of(device: Device) -> Sketch:
+    """What DEVICE can roughly do."""
+    memory_bytes = device.memory_bytes or 8 * GIB
+    return gpu_sketch(device.name, memory_bytes) if device.kind == "cuda" else cpu_sketch(cpu_count(), memory_bytes)
+
+
+def write_points(points: Sequence[Point], path: Path) -> None:
+    """Keep POINTS in a file, to be measured on another machine."""
+    path.write_text("".join(json.dumps(as_plain(point)) + "\n" for point in points), encoding="utf-8")
+
+
+def read_points(path: Path) -> Iterator[Point]:
+    """The points of a file. Raises BadInput with the line of what is wrong."""
+    if not path.is_file():
+        raise BadInput(f"there is no file of points {path}")
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            plain = json.loads(line)
+        except ValueError as broken:
+            raise BadInput(f"{path}, line {number}: not JSON: {broken}") from broken
+        yield parse_fact(Point, plain, f"{path}, line {number}")
