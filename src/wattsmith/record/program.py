@@ -218,12 +218,13 @@ def tf32_allowed(allowed: bool) -> Iterator[None]:
     """TF32 in matrix products, convolutions and recurrent layers, or not, and afterwards as before."""
     import torch
 
+    # Of the two ways to say it, the older keeps both readable; the newer makes reading the older an error.
     cudnn = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision(), cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if allowed else "highest")
-    cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if allowed else "ieee"
+    cudnn.allow_tf32 = allowed
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
-        cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = before[1:]
+        cudnn.allow_tf32 = before[1]
