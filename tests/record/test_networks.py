@@ -1,5 +1,8 @@
 """Families of networks: what they are made of, and that they run and learn."""
 
+import dataclasses
+import shutil
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -234,8 +237,6 @@ def test_a_closed_program_takes_no_step_and_closes_again_in_peace():
     ],
 )
 def test_what_cannot_be_built_is_refused_with_the_reason(change, message):
-    import dataclasses
-
     good = workload_of("cnn", 1, parameters={})
     parameters = change.get("parameters")
     if parameters:
@@ -263,8 +264,9 @@ def test_every_network_steps_on_a_gpu_in_every_precision(name):
                 assert given is None or bool(torch.isfinite(given).all())
 
 
-@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its compiler
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_network_gives_what_the_eager_one_gives():
-    eager, compiled = (build(small("mlp", mode="infer", compiled=one), "cuda:0", seed=1) for one in (False, True))
+    eager, compiled = (build(small("mlp", mode="infer", compiled=one), "cpu", seed=1) for one in (False, True))
     with eager, compiled:
-        torch.testing.assert_close(eager.step(), compiled.step(), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(eager.step(), compiled.step())

@@ -7,6 +7,7 @@ These modes stand in for it, before autograd sees the call, so that backward and
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 
@@ -18,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
 LOWERED = _words(
     "matmul __matmul__ __rmatmul__ mm bmm addmm addmv addr mv baddbmm addbmm linear conv1d conv2d conv3d "
     "conv_transpose1d conv_transpose2d conv_transpose3d _convolution convolution chain_matmul multi_dot einsum "
-    "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
+    "scaled_dot_product_attention lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
     "rnn_tanh_cell rnn_relu_cell prelu"
 )
 RAISED = _words(
@@ -29,6 +30,21 @@ RAISED = _words(
     "binary_cross_entropy_with_logits cross_entropy dist pdist cdist renorm logsumexp prod softmax log_softmax "
     "cumprod cumsum sum softmin"
 )
+
+COMPOSED = frozenset({"multi_head_attention_forward"})  # Python functions with operators of these lists inside
+
+
+@cache
+def opened(function: Any) -> Any:
+    """A copy of one of torch's Python functions that does not ask modes first, so that they see what is inside."""
+    unasked = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no)
+    copied = FunctionType(function.__code__, {**function.__globals__, **unasked}, argdefs=function.__defaults__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _no(*_: Any) -> bool:
+    return False
 
 
 @cache
@@ -57,6 +73,9 @@ def _modes() -> tuple[type, type]:
                 self.weights.clear()
                 with self:  # what is computed again in backward is under autocast too
                     return _backward(*args, **kwargs)
+            if name in COMPOSED:
+                with self:
+                    return opened(called)(*args, **kwargs)
             if name in LOWERED:
                 args, kwargs = tree_map(self._lower, (args, dict(kwargs)))
             elif name in RAISED:
@@ -92,6 +111,9 @@ def _modes() -> tuple[type, type]:
             if name == "backward" and called is torch.Tensor.backward:
                 with self:
                     return _backward(*args, **kwargs)
+            if name in COMPOSED:
+                with self:
+                    return opened(called)(*args, **kwargs)
             if name == "scaled_dot_product_attention" and _on_meta(args):
                 return fused_attention(*args, **kwargs)
             if name == "lstm" and _on_meta(args) and _is_plain_lstm(args):

@@ -123,14 +123,14 @@ def decoder(workload: Workload, source: Source) -> Piece:
         norm=nn.LayerNorm(width),
         head=nn.Linear(width, p["vocabulary"], bias=False),
     )
-    truths = source.integers(p["vocabulary"], workload.batch * p["sequence"])
+    truths = source.integers(p["vocabulary"], workload.batch * p["sequence"]) if workload.mode == "train" else None
     return Piece(
         run=network,
         module=network,
         inputs=(source.integers(p["vocabulary"], workload.batch, p["sequence"]),),
         sample_shape=(p["sequence"],),
         loss=lambda output: cross_entropy(output.flatten(0, 1), truths),
-        held=(truths,),
+        held=() if truths is None else (truths,),
     )
 
 

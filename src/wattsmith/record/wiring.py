@@ -36,12 +36,13 @@ def classified(module: Any, source: Source, workload: Workload, inputs: tuple[An
     """A network that sorts samples into `classes`, with random truths to learn."""
     from torch.nn.functional import cross_entropy
 
-    truths = source.integers(int(workload.parameters["classes"]), workload.batch)
+    # Made for inference as well, the truths would be counted into its memory.
+    truths = source.integers(int(workload.parameters["classes"]), workload.batch) if workload.mode == "train" else None
     return Piece(
         run=module,
         module=module,
         inputs=inputs,
         sample_shape=tuple(inputs[0].shape[1:]),
         loss=lambda output: cross_entropy(output, truths),
-        held=(truths,),
+        held=() if truths is None else (truths,),
     )
