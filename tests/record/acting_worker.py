@@ -45,6 +45,9 @@ def act(question):
         sys.exit(3)
     if part == "slow":
         time.sleep(0.3)
+    if part == "talks nonsense":
+        say({"run": {**run(question), "times": None}, "worn_out": False})
+        return
     say({"run": run(question), "worn_out": part == "wears out"})
 
 

@@ -80,6 +80,14 @@ def test_a_worker_whose_device_broke_is_replaced(runner, started):
     assert len(started) == 2
 
 
+def test_an_answer_that_makes_no_sense_is_a_failed_point(runner, started):
+    failed = runner.measure(point("talks nonsense"))
+    assert failed.status is Status.CRASHED
+    assert "must have times and consumption" in failed.reason
+    runner.measure(point("good"))
+    assert len(started) == 1
+
+
 def test_a_worker_that_refuses_says_why():
     runner = Runner(lambda: Worker([sys.executable, ACTOR, "refuse"]), point_s=0.0)
     with pytest.raises(BadInput, match="there is no GPU"):

@@ -7,6 +7,7 @@ import typer
 
 from wattsmith import __version__
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
+from wattsmith.cli.recording import record
 from wattsmith.terms.errors import CommandNotStarted, WattsmithError
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ app.command()(machine)
 app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings={"allow_interspersed_args": False})(
     measure
 )
+app.add_typer(record, name="record")
 
 
 def main() -> None:

@@ -10,9 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 
 from wattsmith.flows.commands import Measured, ProcessUse
+from wattsmith.flows.recording import Recorded
+from wattsmith.flows.records import Coverage
 from wattsmith.terms.energy import DomainEnergy, MeterCard, Source, Window
 from wattsmith.terms.machine import Gpu, Machine
 from wattsmith.terms.quantity import format_quantity
+from wattsmith.terms.run import Run, Status
 
 WIDTH_OF_FILES = 120  # where the output is no terminal
 NOT_STATED = "not stated by vendor"
@@ -235,3 +238,67 @@ def _print_reasons(console: Console, title: str, reasons: Iterable[tuple[str, st
     for what, why in pairs:
         table.add_row(escape(what), escape(why))
     console.print(Padding(table, (0, 0, 0, 2)))
+
+
+# ---- records
+
+
+def print_recorded(recorded: Recorded) -> None:
+    """What a run of the recorder did."""
+    progress = recorded.progress
+    console = _console(stderr=True)
+    passed_over = progress.done - progress.measured - progress.failed
+    inside = progress.inside_s / progress.elapsed_s if progress.elapsed_s else 0.0
+    rows = [
+        ("device", recorded.device.name),
+        ("measured", f"{progress.measured} points in {format_quantity(progress.elapsed_s, 'time')}"),
+        ("failed", f"{progress.failed}; see `wattsmith record show --all`" if progress.failed else "none"),
+        ("there already", str(passed_over)),
+        ("inside measurement windows", f"{inside:.0%} of the time"),
+        ("kept in", recorded.place),
+    ]
+    if progress.done < progress.total:
+        rows.append(("not reached", f"{progress.total - progress.done} points; the same command goes on with them"))
+    grid = Table.grid(padding=(0, 2))
+    for key, value in rows:
+        grid.add_row(key, escape(value))
+    console.print(grid)
+
+
+def print_coverage(runs: Sequence[Run], coverage: Sequence[Coverage]) -> None:
+    """How many runs there are of each family at each precision."""
+    console = _console()
+    devices = ", ".join(sorted({run.device.name for run in runs})) or "no device"
+    console.print(f"{len(runs)} runs on {escape(devices)}\n")
+    precisions = sorted({row.precision for row in coverage})
+    table = _table("family", "kind", *precisions, "not measured")
+    kinds = {run.workload.family: run.workload.kind for run in runs}
+    for family in sorted(kinds, key=lambda name: (kinds[name], name)):
+        rows = [row for row in coverage if row.family == family]
+        good = {p: sum(r.runs for r in rows if r.precision == p and r.status is Status.MEASURED) for p in precisions}
+        failed = sum(r.runs for r in rows if r.status is not Status.MEASURED)
+        table.add_row(family, kinds[family], *(str(good[p] or "–") for p in precisions), str(failed or "–"))
+    console.print(table)
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """Each run in a line."""
+    table = _table("workload", "parameters", "step", "device busy", "energy of a step", "power", "memory")
+    for run in runs:
+        workload = run.workload
+        what = f"{workload.family} {workload.mode} batch {workload.batch} {workload.precision}"
+        shape = " ".join(f"{name}={value}" for name, value in workload.parameters.items())
+        if run.times is None or run.consumption is None:
+            table.add_row(what, shape, escape(f"{run.status}: {run.reason}"))
+            continue
+        times, used = run.times, run.consumption
+        table.add_row(
+            what,
+            shape,
+            f"{format_quantity(times.mean_s, 'time')} ± {times.error_ratio:.1%}",
+            format_quantity(times.busy_s, "time"),
+            format_quantity(used.step_energy_j, "energy") + (" (simulated)" if used.simulated else ""),
+            format_quantity(used.power_w, "power"),
+            format_quantity(used.peak_tensor_bytes, "memory"),
+        )
+    _console().print(table)

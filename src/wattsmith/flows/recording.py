@@ -9,11 +9,12 @@ from pathlib import Path
 
 from wattsmith.flows.machine import describe_machine
 from wattsmith.measure.host import cpu_count
+from wattsmith.record import runner as running
 from wattsmith.record.bench import Effort
 from wattsmith.record.candidates import Sketch, fitting
 from wattsmith.record.grid import grid
 from wattsmith.record.presets import cpu_sketch, gpu_sketch, points, preset_of
-from wattsmith.record.runner import Point, Progress, Runner, take_record
+from wattsmith.record.runner import Point, Runner, take_record
 from wattsmith.record.structure import structure_of
 from wattsmith.record.worker import Worker
 from wattsmith.store.opening import open_store
@@ -22,6 +23,8 @@ from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Device
 from wattsmith.terms.work import Setting
+
+RecordProgress = running.Progress
 
 SMOKE_WINDOW_S = 0.5  # a first look is not a reference
 CPU_WINDOW_S = 1.0
@@ -54,31 +57,44 @@ class Recorded:
     device: Device
     session: str
     place: str  # where it is kept
-    progress: Progress
+    progress: RecordProgress
+    interrupted: bool = False  # by Ctrl-C
 
 
-def record(how: HowToRecord, tell: Callable[[Progress], object] = lambda _: None) -> Recorded:
+def record(how: HowToRecord, tell: Callable[[RecordProgress], object] = lambda _: None) -> Recorded:
     """Measure what is missing and remember it, point by point; what is there already is passed over."""
     device = how.device or default_device()
     effort = effort_for(how.preset, device)
     session = uuid.uuid4().hex[:12]
     runner = Runner(lambda: Worker(_worker_command(device, how, session, effort)), point_s=effort.point_s)
+    seen: list[RecordProgress] = []
+
+    def told(progress: RecordProgress) -> None:
+        seen[:] = [progress]
+        tell(progress)
+
     with open_store(how.db) as store:
+        interrupted = False
         try:
             host = runner.host
-            wanted = planned(how, host.device)
-            progress = take_record(
-                wanted,
+            take_record(
+                planned(how, host.device),
                 runner,
                 lock=device,
                 known=lambda point: store.has(point.workload, host.device, point.setting),
                 keep=store.add,
-                tell=tell,
+                tell=told,
                 budget_s=how.budget_s,
             )
+        except KeyboardInterrupt:
+            if not seen:
+                raise
+            interrupted = True
         finally:
             runner.close()
-        return Recorded(device=host.device, session=session, place=store.place, progress=progress)
+        return Recorded(
+            device=host.device, session=session, place=store.place, progress=seen[0], interrupted=interrupted
+        )
 
 
 def default_device() -> str:
@@ -121,6 +137,11 @@ def sketch_of(device: Device) -> Sketch:
     """What DEVICE can roughly do."""
     memory_bytes = device.memory_bytes or 8 * GIB
     return gpu_sketch(device.name, memory_bytes) if device.kind == "cuda" else cpu_sketch(cpu_count(), memory_bytes)
+
+
+def device_called(name: str, memory_bytes: int) -> Device:
+    """A device that is not here, to choose points for."""
+    return Device(name=name, kind="cpu" if name == "cpu" else "cuda", memory_bytes=memory_bytes)
 
 
 def write_points(points: Sequence[Point], path: Path) -> None:

@@ -14,6 +14,8 @@ from wattsmith.terms.run import Condition, Consumption, StepTimes
 
 CHUNK_S = 0.2  # steps are queued so long before the device is waited for
 GROUP_S = 0.001  # shorter steps are timed several at a time, so that the clock costs nothing
+AHEAD = 4  # groups that are queued while the device works; enough to keep it busy
+LONG_STEP_S = 0.2  # a longer step is run no more often than it must be
 CONFIDENCE = 1.96
 
 
@@ -68,12 +70,14 @@ def bench(
     stopwatch = CudaStopwatch(device) if device.startswith("cuda") else CpuStopwatch()
     first_s = stopwatch.time_once(program.step)
     stopwatch.reset_peak_memory()
-    group = _group_size(program, stopwatch)
+    step_s = _rough_step_s(program, stopwatch)
+    group = max(1, math.ceil(GROUP_S / step_s))
     window = windows.begin("point")
     took_s, seen = _run_steps(program, stopwatch, group, effort, look)
     windows.end(window)
     peak_tensor_bytes, peak_held_bytes = stopwatch.peak_memory_bytes()
-    busy_s = stopwatch.busy_s(program.step, effort.profiled_steps) if effort.profiled_steps else None
+    profiled_steps = min(effort.profiled_steps, 1 if step_s > LONG_STEP_S else effort.profiled_steps)
+    busy_s = stopwatch.busy_s(program.step, profiled_steps) if profiled_steps else None
     result: Window = window.result()
     steps = group * len(took_s)
     mean_s = math.fsum(took_s) / len(took_s)
@@ -100,10 +104,10 @@ def error_ratio(took_s: Sequence[float]) -> float:
     return CONFIDENCE * statistics.stdev(took_s) / math.sqrt(len(took_s)) / statistics.fmean(took_s)
 
 
-def _group_size(program: Program, stopwatch: "Stopwatch") -> int:
-    """How many steps are timed at once."""
-    step_s = min(stopwatch.time_once(program.step) for _ in range(3))
-    return max(1, math.ceil(GROUP_S / step_s))
+def _rough_step_s(program: Program, stopwatch: "Stopwatch") -> float:
+    """About how long a step takes, now that the first is over."""
+    step_s = stopwatch.time_once(program.step)
+    return step_s if step_s > LONG_STEP_S else min(step_s, *(stopwatch.time_once(program.step) for _ in range(2)))
 
 
 def _run_steps(
@@ -118,8 +122,10 @@ def _run_steps(
         elapsed_s = time.monotonic() - begin_s
         if seen is None and elapsed_s >= effort.window_s / 2:
             seen = look()
-        enough = len(took_s) * group >= effort.steps and len(took_s) > 1 and elapsed_s >= effort.window_s
-        if elapsed_s >= effort.point_s or (enough and error_ratio(took_s) <= effort.error_ratio):
+        enough = len(took_s) > 1 and len(took_s) * group >= effort.steps and elapsed_s >= effort.window_s
+        if len(took_s) > 1 and elapsed_s >= effort.point_s:
+            return took_s, seen or look()
+        if enough and error_ratio(took_s) <= effort.error_ratio:
             return took_s, seen or look()
 
 
@@ -237,8 +243,8 @@ class CudaStopwatch:
             for _ in range(group):
                 step()
             marks.append(self._mark())
-            if len(marks) % 8 == 0:
-                marks[-8].synchronize()  # stay at most a few groups ahead of the device
+            if len(marks) > AHEAD:
+                marks[-AHEAD].synchronize()  # stay a little ahead of the device, and no more
         marks[-1].synchronize()
         return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
 

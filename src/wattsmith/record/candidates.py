@@ -24,7 +24,7 @@ EDGE_RATIO = 0.80  # of the memory; from here on a point is at the edge
 COMPUTE_RATIO = 0.5  # of the peak rate, as real steps reach it
 STREAM_RATIO = 0.7  # of the bandwidth
 
-PRECISION_SHARES = {"fp32": 0.38, "bf16": 0.38, "tf32": 0.14, "fp16": 0.10}
+PRECISION_SHARES = {"fp32": 0.42, "bf16": 0.42, "tf32": 0.10, "fp16": 0.06}
 OPTIMIZER_SHARES: Mapping[str | None, float] = {"sgd": 0.45, "adamw": 0.45, None: 0.10}
 KNOBS = ("batch", "precision", "mode", "layout", "optimizer", "accumulation")  # drawn beside the family's parameters
 

@@ -55,7 +55,7 @@ class Cover:
         # Neighbours in the list are alike, so the first turns go to every third.
         names = list(by_family)
         starts = [name for first in range(3) for name in names[first::3]]
-        self._due = {name: self._pace[name] * (1 + place / len(starts)) for place, name in enumerate(starts)}
+        self._due = {name: min(self._pace[name], 1.0) * place / len(starts) for place, name in enumerate(starts)}
 
     def __iter__(self) -> Iterator[Workload]:
         return self

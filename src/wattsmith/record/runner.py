@@ -102,7 +102,10 @@ class Runner:
             return _failed(point, host, status, str(died))
         if answer.get("worn_out"):
             self.close()  # its device context is broken; the next point gets a new worker
-        run = parse_fact(Run, answer["run"], "worker")
+        try:
+            run = parse_fact(Run, answer["run"], "worker")
+        except BadInput as nonsense:  # a figure that is none, such as a mean of nothing
+            return _failed(point, host, Status.CRASHED, f"the worker's answer makes no sense: {nonsense}")
         return replace(run, structure=point.structure)
 
     def close(self) -> None:

@@ -1,0 +1,207 @@
+"""`wattsmith record run | points | show | plot | export | import`."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from wattsmith.cli.tables import print_coverage, print_recorded, print_runs
+from wattsmith.flows.recording import HowToRecord, Recorded, RecordProgress, device_called, planned, write_points
+from wattsmith.flows.recording import record as take_record
+from wattsmith.flows.records import coverage_of, export, plot, runs_of, take_in
+from wattsmith.terms.errors import BadInput
+from wattsmith.terms.facts import as_plain
+from wattsmith.terms.ports import RunFilters
+from wattsmith.terms.quantity import parse_quantity
+from wattsmith.terms.run import Status
+
+record = typer.Typer(help="Measure synthetic networks on this machine, and remember them.", no_args_is_help=True)
+
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db", help="The record: a file, or postgresql://user@host/name. By default your own.", metavar="URL"
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Argument(help="A shipped record such as h200, a file or a URL. By default your own.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PresetName = Annotated[str, typer.Option(help="How much: smoke, basic, standard, wide or reference.", metavar="NAME")]
+DesignName = Annotated[
+    str, typer.Option(help="cover, or one of the grids: data-sets, images, topology.", metavar="NAME")
+]
+Sample = Annotated[int | None, typer.Option(help="So many points of a grid, drawn by chance.", metavar="N")]
+Seed = Annotated[int, typer.Option(help="Of all that is drawn by chance.")]
+
+
+@record.command("run")
+def run(
+    preset: PresetName = "basic",
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes; the points come in the order of their worth.")
+    ] = None,
+    design: DesignName = "cover",
+    sample: Sample = None,
+    device: Annotated[
+        str | None, typer.Option(help="cuda:N or cpu. By default the first GPU, else the CPU.", metavar="NAME")
+    ] = None,
+    db: Db = None,
+    meters: Annotated[str, typer.Option(help="As in `wattsmith measure`.", metavar="NAMES")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads that PyTorch may use.", metavar="N")] = None,
+    points: Annotated[
+        Path | None, typer.Option(help="Measure the points of this file, written by `record points`.", metavar="FILE")
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what is missing in the record of this machine. Ctrl-C loses at most the point being measured.
+
+    Example: wattsmith record run --preset basic --minutes 8
+    """
+    if minutes is not None and minutes <= 0:
+        raise BadInput(f"--minutes must be positive, got {minutes:g}")
+    how = HowToRecord(
+        preset=preset,
+        design=design,
+        sample=sample,
+        device=device,
+        meters=meters,
+        db=db,
+        budget_s=None if minutes is None else 60 * minutes,
+        threads=threads,
+        seed=seed,
+        points=points,
+    )
+    with _bar() as tell:
+        recorded = take_record(how, tell)
+    _show_recorded(recorded, as_json=as_json)
+    if recorded.interrupted:
+        raise typer.Exit(130)
+
+
+def _show_recorded(recorded: Recorded, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(as_plain(recorded), indent=2))
+    else:
+        print_recorded(recorded)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[RecordProgress], None]]:
+    """A progress bar on standard error; plain lines where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _tell_in_lines
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting PyTorch, choosing points", total=None)
+
+        def tell(progress: RecordProgress) -> None:
+            latest = progress.latest
+            what = "measuring" if latest is None else f"{latest.workload.family} {latest.workload.precision}"
+            bar.update(task, total=progress.total, completed=progress.done, description=what)
+
+        yield tell
+
+
+def _tell_in_lines(progress: RecordProgress) -> None:
+    if progress.done % 10 == 0 or progress.done == progress.total:
+        left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s to go"
+        sys.stderr.write(f"{progress.done} of {progress.total} points{left}\n")
+
+
+@record.command("points")
+def points(
+    target: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
+    for_device: Annotated[
+        str, typer.Option("--for", help="The GPU they are for, such as 'NVIDIA H200', or cpu.", metavar="NAME")
+    ],
+    memory: Annotated[str, typer.Option(help="Its memory.", metavar="SIZE")] = "80GB",
+    preset: PresetName = "basic",
+    design: DesignName = "cover",
+    sample: Sample = None,
+    seed: Seed = 0,
+) -> None:
+    """Choose points here to measure them on another machine, where time is dear.
+
+    Example: wattsmith record points h200.jsonl --for 'NVIDIA H200' --memory 141GB --preset standard
+    """
+    device = device_called(for_device, round(parse_quantity(memory, "memory")))
+    chosen = planned(HowToRecord(preset=preset, design=design, sample=sample, seed=seed), device)
+    write_points(chosen, target)
+    typer.echo(f"{len(chosen)} points for {device.name} in {target}")
+
+
+@record.command("show")
+def show(
+    name: Name = None,
+    family: Annotated[str | None, typer.Option(help="Only this family.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only network, or only operator.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Only fp32, tf32, bf16 or fp16.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only runs that ended so, such as measured.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only runs on this device.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="List every run, not only how many there are.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a record holds.
+
+    Example: wattsmith record show h200 --family matmul --all
+    """
+    only = RunFilters(
+        family=family, kind=kind, precision=precision, device=device, status=None if status is None else Status(status)
+    )
+    runs = runs_of(name, **only)
+    if as_json:
+        typer.echo(json.dumps([as_plain(one) for one in runs], indent=1))
+    elif every:
+        print_runs(runs)
+    else:
+        print_coverage(runs, coverage_of(runs))
+
+
+@record.command("plot")
+def draw(
+    target: Annotated[Path, typer.Argument(help="The picture to write: .png, .svg or .pdf.", show_default=False)],
+    name: Name = None,
+    family: Annotated[str | None, typer.Option(help="Only this family.")] = None,
+) -> None:
+    """Draw a record: rate, power and time over what the steps do.
+
+    Example: wattsmith record plot h200.png h200
+    """
+    count = plot(name, target, family=family)
+    typer.echo(f"{count} runs drawn in {target}")
+
+
+@record.command("export")
+def send(
+    target: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .jsonl.gz.", show_default=False)],
+    name: Name = None,
+) -> None:
+    """Write a record as JSON lines, to move it to another machine or team.
+
+    Example: wattsmith record export mine.jsonl.gz
+    """
+    typer.echo(f"{export(name, target)} runs written to {target}")
+
+
+@record.command("import")
+def receive(
+    source: Annotated[Path, typer.Argument(help="A file written by `record export`.", show_default=False)],
+    db: Db = None,
+) -> None:
+    """Read runs into a record: all of them or, when a line is wrong, none. Twice is the same as once.
+
+    Example: wattsmith record import theirs.jsonl.gz --db postgresql://team@host/record
+    """
+    added, already_there = take_in(source, db)
+    typer.echo(f"{added} runs added, {already_there} were there already")
