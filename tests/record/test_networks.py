@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -71,6 +72,11 @@ def test_every_convolutional_layer_added_brings_the_same_number_of_parameters(la
 def test_every_fully_connected_layer_added_brings_the_same_number_of_parameters(layers, base):
     grown = count(dense_layers=layers, base_nodes=base) - count(dense_layers=0, base_nodes=base)
     assert grown == layers * base * (base + 1)
+
+
+def test_every_family_has_a_line_in_the_manual():
+    manual = (Path(__file__).parents[2] / "docs" / "record.md").read_text()
+    assert [name for name in FAMILIES if f"| `{name}` |" not in manual] == []
 
 
 def test_the_base_of_the_original_grid_is_small():
