@@ -56,6 +56,9 @@ def run(
     db: Db = None,
     meters: Annotated[str, typer.Option(help="As in `wattsmith measure`.", metavar="NAMES")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads that PyTorch may use.", metavar="N")] = None,
+    replicas: Annotated[
+        str, typer.Option(help="Devices that networks are trained on together, such as 1,2,4.", metavar="N,N")
+    ] = "1",
     points: Annotated[
         Path | None, typer.Option(help="Measure the points of this file, written by `record points`.", metavar="FILE")
     ] = None,
@@ -77,6 +80,7 @@ def run(
         db=db,
         budget_s=None if minutes is None else 60 * minutes,
         threads=threads,
+        replicas=_counts(replicas),
         seed=seed,
         points=points,
     )
@@ -85,6 +89,16 @@ def run(
     _show_recorded(recorded, as_json=as_json)
     if recorded.interrupted:
         raise typer.Exit(130)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 1:
+        raise BadInput(f"--replicas takes whole numbers with commas between, such as 1,2,4; got {text!r}")
+    return counts
 
 
 def _show_recorded(recorded: Recorded, *, as_json: bool) -> None:

@@ -9,8 +9,12 @@ import json
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO
 
 from wattsmith import __version__
@@ -18,11 +22,14 @@ from wattsmith.flows.machine import describe_machine
 from wattsmith.flows.measuring import open_session
 from wattsmith.measure.host import this_host
 from wattsmith.record.bench import Effort, Measured, bench
+from wattsmith.record.bench import Program as BenchProgram
 from wattsmith.record.families import build
+from wattsmith.record.program import Program
 from wattsmith.record.runner import Host, read_question
+from wattsmith.record.together import ANSWER_S, Leading, Replicas, follow
+from wattsmith.record.worker import Worker, WorkerDied, WorkerHung
 from wattsmith.terms.errors import BadTerm, WattsmithError
 from wattsmith.terms.facts import as_plain
-from wattsmith.terms.machine import GaugeReading
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Device, Provenance, Run, Status
 from wattsmith.terms.work import Setting, Workload
@@ -38,11 +45,17 @@ def main() -> None:
     parser.add_argument("--session", required=True)
     parser.add_argument("--effort", required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--follows", action="store_true", help="be one of the other replicas of a data-parallel point")
     options = parser.parse_args()
     # A parent that was killed leaves no worker behind to spoil other people's measurements.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever libraries print must not come between the answers
+    if options.follows:
+        for line in sys.stdin:
+            _say(answers, "here")  # before the meeting, where a dead replica would be waited for
+            _say(answers, follow_along(json.loads(line), options.seed))
+        return
     try:
         desk = Desk(options.device, options.meters, options.session, options.effort, options.seed)
     except WattsmithError as refused:
@@ -62,12 +75,16 @@ class Desk:
     """A device, its meters, and the points that are measured with them."""
 
     def __init__(self, device: str, meters: str, session: str, effort: str, seed: int) -> None:
+        import torch
+
         self._device = device
         self._seed = seed
+        self._threads = torch.get_num_threads()
+        self._followers: list[Worker] = []
         self._effort = parse_fact(Effort, json.loads(effort), "effort")
         described = describe_device(device)
         self._windows = open_session(meters)
-        self._domains = domains_of(device, [card.domain for card in self._windows.cards])
+        self._found = [card.domain for card in self._windows.cards]
         self.host = Host(device=described, provenance=_provenance(session, describe_machine(meters).driver))
 
     def answer(self, question: Any) -> dict[str, Any]:
@@ -81,6 +98,8 @@ class Desk:
             return self._bench(workload, setting), False
         except BadTerm as refused:
             return self._failed(workload, setting, Status.CRASHED, str(refused)), False
+        except (WorkerDied, WorkerHung) as lost:
+            return self._failed(workload, setting, Status.CRASHED, f"a replica failed: {lost}"), True
         except (RuntimeError, MemoryError, NotImplementedError) as failed:
             memory = isinstance(failed, MemoryError) or any(w in str(failed).lower() for w in OUT_OF_MEMORY_WORDS)
             status = Status.OUT_OF_MEMORY if memory else Status.CRASHED
@@ -91,26 +110,56 @@ class Desk:
     def _bench(self, workload: Workload, setting: Setting) -> Run:
         import torch
 
-        if setting.threads is not None:
-            torch.set_num_threads(setting.threads)
-        program = build(workload, self._device, self._seed)
-        try:
+        torch.set_num_threads(setting.threads or self._threads)
+        domains = domains_of(self._device, self._found, workload.devices)
+        with self._program(workload) as (program, facts):
             measured = bench(
                 program,
                 device=self._device,
-                domains=self._domains,
+                domains=domains,
                 windows=self._windows,
                 effort=self._effort,
-                look=self._look,
-                storage_bytes=program.parameter_bytes,
+                look=lambda: self._windows.look_at(domains[0]) if domains else None,
+                storage_bytes=facts.parameter_bytes,
             )
-        finally:
-            program.close()
+            shape = facts.sample_shape
         self._clean_up()
-        return self._measured(workload, setting, measured, program.sample_shape)
+        return self._measured(workload, setting, measured, shape)
 
-    def _look(self) -> GaugeReading | None:
-        return self._windows.look_at(self._domains[0]) if self._domains else None
+    @contextmanager
+    def _program(self, workload: Workload) -> Iterator[tuple[BenchProgram, Program]]:
+        """What is stepped, and what is known of it. Followers are there for as long as it is."""
+        if workload.devices == 1:
+            with build(workload, self._device, self._seed) as program:
+                yield program, program
+            return
+        places = replica_devices(self._device, workload.devices)
+        while len(self._followers) < workload.devices - 1:
+            self._followers.append(Worker([*_own_command(), "--follows"]))
+        with tempfile.TemporaryDirectory(prefix="wattsmith-meeting-") as folder:
+            meeting = Path(folder) / "meeting"
+            for rank, (place, follower) in enumerate(zip(places[1:], self._followers, strict=False), start=1):
+                part = {"workload": as_plain(workload), "rank": rank, "meeting": str(meeting), "device": place}
+                follower.put(part)
+            for follower in self._followers[: workload.devices - 1]:
+                follower.answer(ANSWER_S)
+            replicas = Replicas(rank=0, count=workload.devices, meeting=meeting, device=self._device)
+            try:
+                program = build(workload, self._device, self._seed, replicas.wrap)
+                leading = Leading(program, replicas.say)
+                try:
+                    yield leading, program
+                finally:
+                    leading.close()
+                for follower in self._followers[: workload.devices - 1]:
+                    follower.answer(ANSWER_S)
+            except BaseException:
+                for follower in self._followers:  # they may wait for words that never come
+                    follower.kill()
+                self._followers.clear()
+                raise
+            finally:
+                replicas.close()
 
     def _measured(self, workload: Workload, setting: Setting, measured: Measured, sample_shape: tuple[int, ...]) -> Run:
         return Run(
@@ -152,13 +201,40 @@ class Desk:
         return True
 
 
-def domains_of(device: str, domains: list[str]) -> tuple[str, ...]:
-    """Those of DOMAINS whose energy is that of DEVICE. GPUs stand in the order in which PyTorch counts them."""
+def follow_along(part: Any, seed: int) -> dict[str, int]:
+    """Be one replica of a data-parallel point, from beginning to end."""
+    workload = parse_fact(Workload, part["workload"], "workload")
+    replicas = Replicas(rank=part["rank"], count=workload.devices, meeting=Path(part["meeting"]), device=part["device"])
+    try:
+        with build(workload, part["device"], seed + part["rank"], replicas.wrap) as program:
+            return {"steps": follow(program, replicas.hear)}
+    finally:
+        replicas.close()
+
+
+def _own_command() -> list[str]:
+    return [sys.executable, "-m", "wattsmith.flows.record_worker", *sys.argv[1:]]
+
+
+def replica_devices(device: str, count: int) -> list[str]:
+    """Where COUNT replicas run: GPUs from DEVICE on, or all on the CPU."""
+    if device == "cpu":
+        return ["cpu"] * count
+    import torch
+
+    first = _gpu_number(device)
+    if first + count > torch.cuda.device_count():
+        raise BadTerm(f"{count} replicas from {device} on need more GPUs than the {torch.cuda.device_count()} here")
+    return [f"cuda:{first + i}" for i in range(count)]
+
+
+def domains_of(device: str, domains: list[str], count: int = 1) -> tuple[str, ...]:
+    """Those of DOMAINS whose energy is that of COUNT devices from DEVICE on. GPUs stand in PyTorch's order."""
     if device == "cpu":
         return tuple(d for d in domains if d.startswith(("cpu-package:", "dram:")))
     gpus = [d for d in domains if d.startswith("gpu:")]
     number = _gpu_number(device)
-    return tuple(gpus[number : number + 1])
+    return tuple(gpus[number : number + count])
 
 
 def describe_device(device: str) -> Device:

@@ -4,7 +4,7 @@ import json
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattsmith.flows.machine import describe_machine
@@ -22,7 +22,7 @@ from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Device
-from wattsmith.terms.work import Setting
+from wattsmith.terms.work import Setting, Workload
 
 RecordProgress = running.Progress
 
@@ -46,6 +46,7 @@ class HowToRecord:
     db: str | None = None  # None: this user's own record
     budget_s: float | None = None  # None: until all points are there
     threads: int | None = None
+    replicas: tuple[int, ...] = (1,)  # training networks are measured on so many devices, data-parallel
     seed: int = 0
     points: Path | None = None  # a file of points, instead of preset and design
 
@@ -130,7 +131,18 @@ def planned(how: HowToRecord, device: Device) -> list[Point]:
         preset = preset_of(how.preset)
         sample = how.sample or preset.networks + preset.operators
         workloads = list(fitting(grid(how.design, sample, how.seed), sketch, GRID_STEP_S))
-    return [Point(workload=w, structure=structure_of(w), setting=setting) for w in workloads]
+    return [
+        Point(workload=w, structure=structure_of(w), setting=setting)
+        for one in workloads
+        for w in replicated(one, how.replicas)
+    ]
+
+
+def replicated(workload: Workload, counts: Sequence[int]) -> list[Workload]:
+    """WORKLOAD on each of COUNTS devices, where it can be spread: a network that trains."""
+    if workload.kind != "network" or workload.mode != "train" or workload.optimizer is None:
+        return [workload]
+    return [replace(workload, devices=count) for count in counts]
 
 
 def sketch_of(device: Device) -> Sketch:

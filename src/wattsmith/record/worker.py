@@ -79,13 +79,17 @@ class Worker:
 
     def ask(self, question: Any, timeout_s: float) -> Any:
         """Put a QUESTION and wait for the answer."""
+        self.put(question)
+        return self.answer(timeout_s)
+
+    def put(self, question: Any) -> None:
+        """Put a QUESTION; the answer is waited for later."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
             raise self._death() from None
-        return self.answer(timeout_s)
 
     def _death(self) -> WorkerDied:
         exit_code = self._process.wait()
