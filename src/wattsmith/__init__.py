@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
+    from wattsmith.flows.recording import record
     from wattsmith.terms.energy import Window
     from wattsmith.terms.errors import WattsmithError
 
 __version__ = "0.1.0"
-__all__ = ["WattsmithError", "Window", "begin", "end", "machine", "measure", "open_session", "replay"]
+__all__ = ["WattsmithError", "Window", "begin", "end", "machine", "measure", "open_session", "record", "replay"]
 
 # Loaded when first used, so that the import itself costs next to nothing.
 _HOMES = {
@@ -28,6 +29,7 @@ _HOMES = {
     "machine": ("wattsmith.flows.machine", "describe_machine"),
     "measure": ("wattsmith.flows.measuring", "measure"),
     "open_session": ("wattsmith.flows.measuring", "open_session"),
+    "record": ("wattsmith.flows.recording", "record"),
     "replay": ("wattsmith.flows.measuring", "replay"),
 }
 

@@ -85,7 +85,7 @@ def run(
         points=points,
     )
     with _bar() as tell:
-        recorded = take_record(how, tell)
+        recorded = take_record(how, tell=tell)
     _show_recorded(recorded, as_json=as_json)
     if recorded.interrupted:
         raise typer.Exit(130)

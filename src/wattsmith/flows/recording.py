@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from wattsmith.flows.machine import describe_machine
 from wattsmith.measure.host import cpu_count
@@ -62,8 +63,14 @@ class Recorded:
     interrupted: bool = False  # by Ctrl-C
 
 
-def record(how: HowToRecord, tell: Callable[[RecordProgress], object] = lambda _: None) -> Recorded:
-    """Measure what is missing and remember it, point by point; what is there already is passed over."""
+def record(
+    how: HowToRecord | None = None, tell: Callable[[RecordProgress], object] = lambda _: None, **options: Any
+) -> Recorded:
+    """Measure what is missing and remember it, point by point; what is there already is passed over.
+
+    `record(preset="basic", budget_s=480)`: OPTIONS are the fields of HowToRecord, where HOW is not given.
+    """
+    how = HowToRecord(**options) if how is None else how
     device = how.device or default_device()
     effort = effort_for(how.preset, device)
     session = uuid.uuid4().hex[:12]
