@@ -1,5 +1,6 @@
 """Take a record: synthetic networks and operators, measured on a device and remembered."""
 
+import gzip
 import json
 import sys
 import uuid
@@ -172,7 +173,8 @@ def read_points(path: Path) -> Iterator[Point]:
     """The points of a file. Raises BadInput with the line of what is wrong."""
     if not path.is_file():
         raise BadInput(f"there is no file of points {path}")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             plain = json.loads(line)
         except ValueError as broken:

@@ -15,9 +15,11 @@ def plot_record(runs: Sequence[Run], path: Path) -> None:
     if not measured:
         raise BadInput("there is nothing to draw: no measured run in this record has a structure")
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise ExtraNeeded("drawing needs matplotlib: `pip install 'wattsmith[report]'`") from missing
+    colours = colormaps["nipy_spectral"]
     figure = Figure(figsize=(15, 4.6), layout="constrained")
     rate, power, time = figure.subplots(1, 3)
     rate.set(xlabel="operations per byte", ylabel="operations per second", xscale="log", yscale="log")
@@ -26,7 +28,12 @@ def plot_record(runs: Sequence[Run], path: Path) -> None:
     families = sorted({run.workload.family for run in measured})
     for place, family in enumerate(families):
         group = [run for run in measured if run.workload.family == family]
-        look = {"color": f"C{place % 10}", "marker": MARKERS[group[0].workload.kind], "s": 18, "alpha": 0.7}
+        look = {
+            "color": colours(place / len(families)),
+            "marker": MARKERS[group[0].workload.kind],
+            "s": 18,
+            "alpha": 0.7,
+        }
         rate.scatter([_intensity(r) for r in group], [_rate(r) for r in group], label=family, **look)
         hungry = [r for r in group if r.consumption and r.consumption.power_w is not None]
         if hungry:  # an empty logarithmic axis cannot be drawn
