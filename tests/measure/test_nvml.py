@@ -5,6 +5,7 @@ import time
 import pytest
 from tests.contracts.meter import MeterContract
 
+from wattsmith.measure.discover import find_meters
 from wattsmith.measure.nvml import find_nvml
 from wattsmith.measure.session import Session
 from wattsmith.sim.nvml import GPU_IS_LOST, TIMEOUT, SimulatedNvml, burst, constant, sawtooth, step
@@ -233,6 +234,19 @@ def test_mig_instances_are_named_and_the_figure_says_that_it_is_the_whole_card(g
     assert chosen.card.domain == "gpu:0"
     for meter in (*found.meters, chosen):
         meter.close()
+
+
+def test_a_driver_that_samples_by_itself_is_not_asked_more_often_than_it_needs(gpu_machine):
+    """Its samples come 50 times a second; 10 were asked for."""
+    gpu_machine()
+    found = find_meters("nvidia", RealClock(), poll_hz=10.0)
+    assert found.meters[0].card.sample_period_s <= 0.1
+    assert found.meters[0].card.poll_period_s == 0.5
+    found.meters[0].close()
+    gpu_machine(has_samples=False)
+    found = find_meters("nvidia", RealClock(), poll_hz=5.0)
+    assert found.meters[0].card.poll_period_s == 0.2
+    found.meters[0].close()
 
 
 def test_a_gauge_tells_how_the_card_is(gpu_machine):

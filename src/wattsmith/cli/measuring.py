@@ -73,7 +73,7 @@ def measure(
     ] = "auto",
     hz: Annotated[
         float | None,
-        typer.Option(help="Read the meters so many times a second; by default as often as each one needs."),
+        typer.Option(help="Sample so many times a second; a driver that samples faster by itself is left alone."),
     ] = None,
     no_counter: Annotated[
         bool, typer.Option("--no-counter", help="Integrate GPU power instead of using the energy counter.")

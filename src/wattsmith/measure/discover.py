@@ -38,7 +38,8 @@ def find_meters(wanted: str, clock: Clock, *, poll_hz: float | None = None, use_
     """The meters that WANTED names, such as "auto", "gpu,cpu", "gpu,redfish:https://bmc", "modelled:10W-65W".
 
     With "auto" a kind that is not there goes into `missing`; a kind asked for by name must be there.
-    POLL_HZ sets how often the meters are read; without USE_COUNTER, GPU energy is integrated from power alone.
+    POLL_HZ sets how often the meters are sampled; one whose driver takes samples at least as often by itself is left as
+    it is. Without USE_COUNTER, GPU energy is integrated from power alone.
     """
     found = Found()
     names = [name.strip() for name in wanted.split(",") if name.strip()]
@@ -51,7 +52,7 @@ def find_meters(wanted: str, clock: Clock, *, poll_hz: float | None = None, use_
             _find_named(name, found, clock, use_counter)
     _refuse_twice(found.meters)
     if poll_hz is not None:
-        found.meters = [AtRate(meter, 1 / poll_hz) for meter in found.meters]
+        found.meters = [_sampled(meter, 1 / poll_hz) for meter in found.meters]
     return found
 
 
@@ -142,6 +143,14 @@ _WITH_ARGUMENT: dict[str, Callable[[str, Clock], Sequence[Meter]]] = {
     "modelled": lambda model, clock: find_modelled(clock, model),
     "replay": lambda path, clock: find_replay(Path(path), clock),
 }
+
+
+def _sampled(meter: Meter, period_s: float) -> Meter:
+    """METER, sampled every PERIOD_S or more often."""
+    card = meter.card
+    # Fetching more often what the driver has kept costs time and brings no more samples.
+    samples_itself = card.history_s is not None and card.sample_period_s <= period_s
+    return meter if samples_itself else AtRate(meter, period_s)
 
 
 class AtRate:
