@@ -75,7 +75,7 @@ def accuracy(bench: Bench) -> Iterator[Table]:
         "2b. Energy error by polling at 10 Hz on a card without a counter, % of the truth", names, by_polling, bench
     )
     table.notes.append(
-        "Wattsmith fetches the driver's own 20 ms samples ten times a second; Zeus's PowerMonitor asks for the instant "
+        "Wattsmith fetches the driver's own 20 ms samples; Zeus's PowerMonitor asks for the instant "
         "power every 0.1 s; CodeCarbon asks for the power, a mean over 1 s on this card, once a second."
     )
     for gpu, name in enumerate(names):
