@@ -11,6 +11,7 @@ import pytest
 from tests.store.making import failed_run, run_of
 
 from wattsmith.store.exchange import export_runs, import_runs
+from wattsmith.store.jsonlines import SCHEMA
 from wattsmith.store.opening import open_store
 from wattsmith.terms.errors import BadInput, NotWritten
 
@@ -41,7 +42,7 @@ def imported(store, lines, name="runs.jsonl"):
 
 def test_the_first_line_says_what_follows(lines):
     header = json.loads(lines[0])
-    assert (header["format"], header["schema"], header["runs"]) == ("wattsmith record", 2, 30)
+    assert (header["format"], header["schema"], header["runs"]) == ("wattsmith record", SCHEMA, 30)
     assert len(lines) == 31
 
 

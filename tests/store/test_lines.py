@@ -8,6 +8,7 @@ from tests.store.making import run_of
 
 from wattsmith.sim.clock import SimulatedClock
 from wattsmith.store.exchange import import_runs
+from wattsmith.store.jsonlines import SCHEMA
 from wattsmith.store.lines import LinesStore
 from wattsmith.store.opening import open_store
 from wattsmith.terms.errors import BadInput, NotWritten
@@ -78,8 +79,8 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path):
 
 
 def test_a_newer_file_is_refused(path):
-    path.write_text(path.read_text().replace('"schema":2', '"schema":9', 1))
-    with open_store(path) as store, pytest.raises(BadInput, match="schema: 9 is newer than 2"):
+    path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":9', 1))
+    with open_store(path) as store, pytest.raises(BadInput, match=f"schema: 9 is newer than {SCHEMA}"):
         list(store.runs())
 
 

@@ -85,7 +85,10 @@ class Desk:
         described = describe_device(device)
         self._windows = open_session(meters)
         self._found = [card.domain for card in self._windows.cards]
-        self.host = Host(device=described, provenance=_provenance(session, describe_machine(meters).driver))
+        machine = describe_machine(meters)
+        own = domains_of(device, self._found)
+        device_id = next((gpu.uuid for gpu in machine.gpus if gpu.domain in own), None)
+        self.host = Host(device=described, provenance=_provenance(session, machine.driver, device_id))
 
     def answer(self, question: Any) -> dict[str, Any]:
         """The run, and whether this process is of no further use."""
@@ -260,7 +263,7 @@ def _gpu_number(device: str) -> int:
     return int(index or 0)
 
 
-def _provenance(session: str, driver: str | None) -> Provenance:
+def _provenance(session: str, driver: str | None, device_id: str | None) -> Provenance:
     import torch
 
     versions = {"torch": torch.__version__, "wattsmith": __version__, "python": sys.version.split()[0]}
@@ -271,6 +274,7 @@ def _provenance(session: str, driver: str | None) -> Provenance:
         measured_at=datetime.now(UTC).isoformat(),
         session=session,
         hostname=this_host().hostname,
+        device_id=device_id,
         driver=driver,
         versions=versions,
     )

@@ -10,7 +10,7 @@ from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Run
 
-SCHEMA = 2  # the newest step in migrations/versions
+SCHEMA = 3  # the newest step in migrations/versions
 _FORMAT = "wattsmith record"
 
 

@@ -116,6 +116,7 @@ class Provenance:
     measured_at: str  # ISO 8601 with zone
     session: str  # names one `record run`
     hostname: str
+    device_id: str | None = None  # of the very device: the UUID of a GPU
     driver: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)  # "torch" → "2.13.0"
 
