@@ -40,6 +40,13 @@ def test_a_step_takes_time():
         StepTimes(steps=0, mean_s=1.0, median_s=1.0, spread_s=0.0, error_ratio=0.0, first_s=1.0)
 
 
+def test_a_step_whose_device_waits_is_bound_by_the_host():
+    facts = {"steps": 20, "mean_s": 0.010, "median_s": 0.010, "spread_s": 0.0, "error_ratio": 0.0, "first_s": 1.0}
+    assert StepTimes(busy_s=0.002, **facts).host_bound
+    assert StepTimes(busy_s=0.0099, **facts).host_bound is False
+    assert StepTimes(**facts).host_bound is None
+
+
 def test_intensity_is_operations_per_byte():
     facts = {"parameters": 1, "parameter_bytes": 4, "input_bytes": 4, "launches": 1, "peak_bytes": 8}
     assert Structure(flops=200.0, moved_bytes=100.0, **facts).intensity == 2

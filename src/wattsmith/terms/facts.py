@@ -44,5 +44,5 @@ def _derived(kind: type) -> tuple[str, ...]:
         for name, member in vars(kind).items()
         if isinstance(member, property)
         and member.fget is not None
-        and get_type_hints(member.fget).get("return") in (bool, int, float, int | None, float | None)
+        and get_type_hints(member.fget).get("return") in (bool, int, float, bool | None, int | None, float | None)
     )

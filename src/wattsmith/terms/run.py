@@ -9,6 +9,8 @@ from wattsmith.terms.energy import Source
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.work import Setting, Workload
 
+HOST_BOUND_BELOW = 0.9  # share of a step in which a device must be busy to set the pace
+
 
 class Status(StrEnum):
     """How a run ended. All of them are results."""
@@ -64,6 +66,15 @@ class StepTimes:
     first_s: float
     busy_s: float | None = None  # per step, time in which the device ran a kernel; None: not profiled
     input_s: float | None = None  # per step, time spent on input, which is not in mean_s; None: none was read
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Whether the device waited for the host most of the time; None: not profiled.
+
+        Such a step goes at the pace of that host at that moment, which may be half or double another time, whatever
+        error_ratio says of this one. busy_s repeats.
+        """
+        return None if self.busy_s is None else self.busy_s < HOST_BOUND_BELOW * self.mean_s
 
     def __post_init__(self) -> None:
         if self.steps < 1:
