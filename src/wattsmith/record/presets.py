@@ -20,10 +20,14 @@ class Preset:
     networks: int
     operators: int
     budget_s: float  # for all of it
-    longest_step_s: float
-    shortest_step_s: float = 0.0
+    network_steps: Limits  # predicted steps of networks; none in use computes as little as a small operator
+    operator_steps: Limits
     compiled: int = 0  # networks that are measured once more, compiled
     choice: int = 3  # candidates per point
+
+
+def _steps(shortest_s: float, longest_s: float) -> Limits:
+    return Limits(shortest_s=shortest_s, longest_s=longest_s)
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -33,15 +37,15 @@ PRESETS: Mapping[str, Preset] = {
         operators=operators,
         compiled=compiled,
         budget_s=budget_s,
-        longest_step_s=longest_s,
-        shortest_step_s=shortest_s,
+        network_steps=network_steps,
+        operator_steps=operator_steps,
     )
-    for name, networks, operators, compiled, budget_s, longest_s, shortest_s in (
-        ("smoke", 8, 4, 0, 90, 0.03, 0.0),
-        ("basic", 20, 20, 0, 510, 0.15, 1e-4),
-        ("standard", 56, 90, 2, 1320, 0.2, 1e-4),
-        ("wide", 112, 240, 4, 3360, 0.3, 1e-4),
-        ("reference", 224, 656, 6, 5400, 0.3, 1e-4),
+    for name, networks, operators, compiled, budget_s, network_steps, operator_steps in (
+        ("smoke", 8, 4, 0, 90, _steps(0.0, 0.03), _steps(0.0, 0.03)),
+        ("basic", 20, 20, 0, 510, _steps(2e-3, 0.15), _steps(1e-4, 0.15)),
+        ("standard", 56, 90, 2, 1320, _steps(2e-3, 0.3), _steps(1e-4, 0.2)),
+        ("wide", 112, 240, 4, 3360, _steps(2e-3, 0.9), _steps(1e-4, 0.3)),
+        ("reference", 224, 656, 6, 5400, _steps(2e-3, 0.9), _steps(1e-4, 0.3)),
     )
 }
 
@@ -96,13 +100,15 @@ def preset_of(name: str) -> Preset:
 
 def cover(preset: Preset, sketch: Sketch, seed: int = 0) -> tuple[Cover, Cover]:
     """The candidates for a preset on a device, in order: the networks, and the operators."""
-    limits = Limits(longest_s=preset.longest_step_s, shortest_s=preset.shortest_step_s)
 
-    def of_kind(kind: str, count: int) -> Cover:
+    def of_kind(kind: str, count: int, steps: Limits) -> Cover:
         shares = {name: family.share for name, family in FAMILIES.items() if family.kind == kind}
-        return Cover(candidates(list(shares), preset.choice * count, sketch, limits, seed), shares)
+        return Cover(candidates(list(shares), preset.choice * count, sketch, steps, seed), shares)
 
-    return of_kind("network", preset.networks), of_kind("operator", preset.operators)
+    return (
+        of_kind("network", preset.networks, preset.network_steps),
+        of_kind("operator", preset.operators, preset.operator_steps),
+    )
 
 
 def points(preset: Preset | str, sketch: Sketch, seed: int = 0) -> list[Workload]:
