@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from wattsmith.measure.session import Span, date_of, with_phases
+from wattsmith.measure.session import Phases, Span, add_phase, date_of, with_phases
 from wattsmith.measure.tape import Mark, Tape, energy_between
 from wattsmith.measure.timeline import VERSION
 from wattsmith.terms.energy import CounterReading, MeterCard, PowerSample, Readings, Source, Window
@@ -164,17 +164,12 @@ def _window(recorded: _Recorded, span: Span, phases: list[Span]) -> Window:
         domains=tuple(energy_between(*ends) for ends in zip(cards, begin, end, strict=True)),
         missing=recorded.missing,
     )
-    folded: dict[str, tuple[float, list[float]]] = {}
+    folded: Phases = {}
     for phase in phases:
         if (phase.window, phase.window_begin_s) != (span.window, span.begin_s) or phase.phase is None:
             continue
-        first, last = marks(phase.begin_s), marks(phase.end_s)
-        duration_s, energies_j = folded.get(phase.phase, (0.0, [0.0] * len(cards)))
-        passed_j = [b.energy_j - a.energy_j for a, b in zip(first, last, strict=True)]
-        folded[phase.phase] = (
-            duration_s + phase.end_s - phase.begin_s,
-            [total + new for total, new in zip(energies_j, passed_j, strict=True)],
-        )
+        ends = marks(phase.begin_s), marks(phase.end_s)
+        add_phase(folded, phase.phase, phase.end_s - phase.begin_s, *ends)
     return with_phases(window, folded) if folded else window
 
 

@@ -28,6 +28,9 @@ TIDY_EVERY_S = 30.0
 SEGMENTS_KEPT = 512  # phase segments that a window keeps one by one before it adds them up
 
 
+Phases = dict[str, tuple[float, list[float]]]  # seconds, and joules of each meter, by name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """A window or one stretch of a phase in it, once it is over."""
@@ -57,7 +60,7 @@ class OpenWindow:
     _stack: list[str] | None = None
     _current: tuple[str, Edge] | None = None
     _segments: deque[tuple[str, Edge, Edge]] | None = None
-    _folded: dict[str, tuple[float, list[float]]] | None = None
+    _folded: Phases | None = None
     _result: Window | None = None
 
     def __init__(self, session: "Session", name: str, begin: Edge, sync: Callable[[], None] | None) -> None:
@@ -104,12 +107,7 @@ class OpenWindow:
             if begin.marks is None or end.marks is None:
                 return
             self._segments.popleft()
-            passed_j = [b.energy_j - a.energy_j for a, b in zip(begin.marks, end.marks, strict=True)]
-            duration_s, energies_j = self._folded.get(name, (0.0, [0.0] * len(passed_j)))
-            self._folded[name] = (
-                duration_s + end.time_s - begin.time_s,
-                [total + new for total, new in zip(energies_j, passed_j, strict=True)],
-            )
+            add_phase(self._folded, name, end.time_s - begin.time_s, begin.marks, end.marks)
 
     def end(self) -> "OpenWindow":
         """End it now. Ending twice is refused."""
@@ -169,12 +167,19 @@ class OpenWindow:
         return with_phases(window, self._folded)
 
 
+def add_phase(folded: Phases, name: str, duration_s: float, begin: Sequence[Mark], end: Sequence[Mark]) -> None:
+    """Add one stretch of a phase to its sum."""
+    passed_j = [b.energy_j - a.energy_j for a, b in zip(begin, end, strict=True)]
+    before_s, before_j = folded.get(name, (0.0, [0.0] * len(passed_j)))
+    folded[name] = (before_s + duration_s, [total + new for total, new in zip(before_j, passed_j, strict=True)])
+
+
 def date_of(time_s: float, wall_ahead_s: float) -> str:
     """The date of a moment of the monotonic clock, which the wall clock is WALL_AHEAD_S ahead of."""
     return datetime.fromtimestamp(time_s + wall_ahead_s, UTC).isoformat()
 
 
-def with_phases(window: Window, folded: Mapping[str, tuple[float, list[float]]]) -> Window:
+def with_phases(window: Window, folded: Phases) -> Window:
     """WINDOW with its phases: duration and joules by domain of each, and what lies in none of them."""
     known = [(i, d.domain, d.energy_j) for i, d in enumerate(window.domains) if d.energy_j is not None]
     phases = [
