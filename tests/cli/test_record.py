@@ -56,6 +56,11 @@ def test_a_record_can_be_looked_at(smoke):
     assert family in wattsmith("record", "show", db, "--family", family, "--all").stdout
 
 
+def test_looking_for_what_is_not_there_says_how_to_get_it(smoke):
+    db, _, _ = smoke
+    assert "wattsmith record run" in wattsmith("record", "show", db, "--precision", "fp16").stdout
+
+
 def test_energy_without_a_meter_is_unknown_and_not_zero(smoke):
     db, _, _ = smoke
     for run in json.loads(wattsmith("record", "show", db, "--json").stdout):
@@ -182,12 +187,13 @@ def test_two_recorders_on_one_record_share_the_work(tmp_path, points):
         (["run", "--device", "cpu", "--points", "/no/such/file"], "there is no file of points"),
         (["show", "/no/such/record.sqlite"], "there is no record at"),
         (["show", "h900"], "there is no record"),
-        (["import", "/no/such/file.jsonl"], "/no/such/file.jsonl"),
+        (["import", "/no/such/file.jsonl"], "there is no file /no/such/file.jsonl"),
         (["points", "x.jsonl", "--for", "cpu", "--memory", "8"], "has no unit"),
     ],
 )
 def test_bad_arguments_get_a_clear_answer(tmp_path, arguments, complaint):
-    database = ["--db", str(tmp_path / "x.sqlite")] if arguments[0] == "run" else []
+    database = ["--db", str(tmp_path / "x.sqlite")] if arguments[0] in ("run", "import") else []
     done = wattsmith("record", *arguments, *database, expect=2)
+    assert arguments[0] != "import" or not list(tmp_path.iterdir())
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr

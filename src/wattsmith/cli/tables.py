@@ -268,7 +268,10 @@ def print_recorded(recorded: Recorded) -> None:
 def print_coverage(runs: Sequence[Run], coverage: Sequence[Coverage]) -> None:
     """How many runs there are of each family at each precision."""
     console = _console()
-    devices = ", ".join(sorted({run.device.name for run in runs})) or "no device"
+    if not runs:
+        console.print("no such run is in this record; `wattsmith record run` measures some")
+        return
+    devices = ", ".join(sorted({run.device.name for run in runs}))
     console.print(f"{len(runs)} runs on {escape(devices)}\n")
     precisions = sorted({row.precision for row in coverage})
     table = _table("family", "kind", *precisions, "not measured")

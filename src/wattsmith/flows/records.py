@@ -10,6 +10,7 @@ from wattsmith.store.exchange import export_runs, import_runs
 from wattsmith.store.filters import Coverage, coverage_of
 from wattsmith.store.opening import open_store
 from wattsmith.store.shipped import open_shipped, shipped_records
+from wattsmith.terms.errors import BadInput
 from wattsmith.terms.ports import RunFilters, RunStore
 from wattsmith.terms.run import Run
 
@@ -20,10 +21,16 @@ __all__ = ["Coverage", "coverage_of", "export", "plot", "runs_of", "shipped_reco
 def opened(name: str | None) -> Iterator[RunStore]:
     """The record called NAME: shipped under that name, or at that path or URL; None: this user's own."""
     if name is not None and name in shipped_records():
-        with open_shipped(name) as shipped:
-            yield shipped
+        with open_shipped(name) as store_of_the_package:
+            yield store_of_the_package
     else:
-        with open_store(name, must_exist=True) as store:
+        try:
+            store = open_store(name, must_exist=True)
+        except BadInput as absent:
+            shipped = ", ".join(shipped_records())
+            hint = f"`wattsmith record run` takes one; shipped with the package: {shipped}"
+            raise BadInput(f"{absent}; {hint}") from absent
+        with store:
             yield store
 
 
@@ -48,5 +55,7 @@ def export(name: str | None, path: Path, progress: Callable[[int, int | None], N
 
 def take_in(path: Path, db: str | None, progress: Callable[[int, int | None], None] | None = None) -> tuple[int, int]:
     """Read JSON lines from PATH into a record: how many runs were new, and how many were there already."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path} to read runs from")
     with open_store(db) as store:
         return import_runs(store, path, progress=progress)
