@@ -8,10 +8,11 @@ from pathlib import Path
 
 from wattsmith.flows import child
 from wattsmith.flows.measuring import open_session
-from wattsmith.measure.host import ProcessGauge
+from wattsmith.measure.host import HostGauge, ProcessGauge
 from wattsmith.measure.prometheus import serving_metrics
 from wattsmith.measure.session import OpenWindow, Session
 from wattsmith.measure.timeline import Timeline
+from wattsmith.terms.clock import RealClock
 from wattsmith.terms.energy import Window
 from wattsmith.terms.errors import BadInput, MeterLost, MeterUnavailable, NotWritten, WattsmithError
 from wattsmith.terms.machine import GaugeReading
@@ -113,7 +114,13 @@ def _measurement(name: str, how: HowToMeasure, watch: Watch | None) -> Iterator[
     timeline = None if how.timeline is None else Timeline(how.timeline)
     try:
         with (
-            open_session(how.meters, poll_hz=how.poll_hz, use_counter=how.use_counter, timeline=timeline) as session,
+            open_session(
+                how.meters,
+                poll_hz=how.poll_hz,
+                use_counter=how.use_counter,
+                timeline=timeline,
+                gauges=(HostGauge(RealClock()),),
+            ) as session,
             session.measure(name) as window,
         ):
             running = _Running(session, window, watch, timeline)

@@ -76,7 +76,6 @@ class Tape:
         self._owed_j = 0.0  # what the counter saw and the curve has not yet made up for
         self._waiting: CounterReading | None = None
         self._failed = 0  # readings that failed since the last one that came
-        self._why_missed: str | None = None
         self._peak_since_anchor_w = 0.0
         self._second_peaks_w: dict[int, float] = {}
 
@@ -84,11 +83,6 @@ class Tape:
     def end_s(self) -> float:
         """The last moment up to which the curve is known; -inf before the first reading."""
         return self._time_s[-1] if self._time_s else -math.inf
-
-    @property
-    def why_missed(self) -> str | None:
-        """Why the latest reading that failed did so."""
-        return self._why_missed
 
     @property
     def latest_power_w(self) -> float | None:
@@ -99,7 +93,6 @@ class Tape:
     def feed(self, readings: Readings) -> None:
         """Append what a meter gave."""
         self._failed += readings.missed
-        self._why_missed = readings.why_missed or self._why_missed
         fresh = [s for s in readings.power if s.time_s > self.end_s]
         self._failed += len(readings.power) - len(fresh)
         gap_j = self._gap_energy_j(fresh, readings.counter)
@@ -153,7 +146,6 @@ class Tape:
             return gap_j
         span_s = sample.time_s - self.end_s
         self._failed = max(self._failed, round(span_s / self.card.sample_period_s) - 1)
-        self._why_missed = self._why_missed or "readings came too late"
         highest_w = max(self._power_w[-1], sample.power_w)
         if gap_j is None:
             self._append(sample.time_s, sample.power_w, slack_j=highest_w * span_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from wattsmith.terms.energy import DomainEnergy, Window
+from wattsmith.terms.energy import Window
 from wattsmith.terms.machine import GaugeReading
 from wattsmith.terms.run import Condition, Consumption, StepTimes
 
@@ -146,7 +146,7 @@ def _consumption(
         step_energy_j=None if energy_j is None else energy_j / steps,
         step_energy_error_j=None if error_j is None else error_j / steps,
         power_w=None if energy_j is None else energy_j / window.duration_s,
-        energy_source=_source(figures) if known else None,
+        energy_source=figures[0].source if known else None,
         peak_tensor_bytes=peak_tensor_bytes,
         peak_held_bytes=peak_held_bytes,
         storage_bytes=storage_bytes,
@@ -156,10 +156,6 @@ def _consumption(
 
 def _sum(values: Any) -> float:
     return math.fsum(value for value in values if value is not None)
-
-
-def _source(figures: Sequence[DomainEnergy]) -> Any:
-    return figures[0].source
 
 
 def _condition(seen: GaugeReading | None) -> Condition:
