@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from wattsmith.terms.energy import Source
 from wattsmith.terms.errors import BadTerm
-from wattsmith.terms.work import Setting, Workload
+from wattsmith.terms.work import Parameter, Setting, Workload
 
 HOST_BOUND_BELOW = 0.9  # share of a step in which a device must be busy to set the pace
 
@@ -29,6 +29,21 @@ class OperatorCount:
     calls: int
     flops: float
     moved_bytes: float  # inputs read once, outputs written once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCall:
+    """One operator on tensors of certain shapes, as often as a step calls it so."""
+
+    operator: str  # as aten calls it: "convolution", "mm"
+    kind: str  # its class: "conv", "grouped-conv", "matmul", "norm", …
+    dtype: str  # of the first input that has fractions: "float32", "bfloat16"; else of the first input
+    shapes: tuple[tuple[int, ...], ...]  # of the tensors that go in; of an update over many tensors, all of it in one
+    options: Mapping[str, Parameter] = field(default_factory=dict)  # what else decides its cost: "stride", "groups"
+    calls: int = 1
+    flops: float = 0.0  # of all calls together, as the two that follow
+    moved_bytes: float = 0.0
+    busy_s: float | None = None  # time in the device's kernels; None: not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +163,7 @@ class Run:
     condition: Condition | None = None
     dataset_size: int | None = None  # samples in the data set that it stands for
     input_shape: tuple[int, ...] = ()  # of one sample
+    calls: tuple[OperatorCall, ...] = ()  # what one step called, seen live; empty: nobody looked
 
     def __post_init__(self) -> None:
         if self.status is Status.MEASURED and (self.times is None or self.consumption is None):
