@@ -9,6 +9,7 @@ from wattsmith.terms.run import (
     Condition,
     Consumption,
     Device,
+    OperatorCall,
     OperatorCount,
     Provenance,
     Run,
@@ -55,6 +56,20 @@ settings_of_machines = st.builds(
     concurrency=maybe(some),
 )
 operator_counts = st.builds(OperatorCount, calls=counts, flops=numbers, moved_bytes=numbers)
+# Options stand in one column with their types: 1, 1.0 and True are three values, and a whole number has 64 bits.
+options = st.one_of(counts, numbers, st.booleans(), texts, st.sampled_from([1, 1.0, True, "1", 0, 0.0, False]))
+operator_calls = st.builds(
+    OperatorCall,
+    operator=texts,
+    kind=texts,
+    dtype=texts,
+    shapes=st.lists(st.lists(counts, max_size=4).map(tuple), max_size=3).map(tuple),
+    options=st.dictionaries(texts, options, max_size=3),
+    calls=some,
+    flops=numbers,
+    moved_bytes=numbers,
+    busy_s=maybe(numbers),
+)
 structures = st.builds(
     Structure,
     parameters=counts,
@@ -79,6 +94,7 @@ step_times = st.builds(
     error_ratio=numbers,
     first_s=numbers,
     busy_s=maybe(numbers),
+    host_s=maybe(numbers),
     input_s=maybe(numbers),
 )
 consumptions = st.builds(
@@ -120,6 +136,7 @@ def any_run(draw) -> Run:
             measured_at=draw(moments),
             session=f"{draw(texts)} {next(_number)}",
             hostname=draw(texts),
+            device_id=draw(maybe(texts)),
             driver=draw(maybe(texts)),
             versions=draw(st.dictionaries(texts, texts, max_size=3)),
         ),
@@ -130,4 +147,5 @@ def any_run(draw) -> Run:
         condition=draw(maybe(conditions)),
         dataset_size=draw(maybe(counts)),
         input_shape=tuple(draw(st.lists(counts, max_size=4))),
+        calls=tuple(draw(st.lists(operator_calls, max_size=3))),
     )

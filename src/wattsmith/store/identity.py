@@ -4,8 +4,10 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from wattsmith.terms.errors import BadTerm
@@ -51,25 +53,47 @@ def check_storable(run: Run) -> None:
 
 
 def _problems(value: Any, where: str, *, any_size: bool = False) -> Iterator[str]:
+    """What is wrong with VALUE and all in it. ANY_SIZE: whole numbers in it are kept as text, and may be large."""
+    complaint = _complaint(value, any_size=any_size)
+    if complaint:
+        yield f"{where}: {complaint}"
+    for place, item in _members(value):
+        # The parameters of a workload are kept as text too, where a number may be of any size.
+        free = any_size or (place == ".parameters" and isinstance(value, Workload))
+        if type(item) not in _PLAIN:
+            yield from _problems(item, where + place, any_size=free)
+        elif complaint := _complaint(item, any_size=free):  # a run has thousands of these: no generator for each
+            yield f"{where}{place}: {complaint}"
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    """What VALUE is made of, each with its place in it."""
     if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            # The parameters of a workload are kept as text too, where a number may be of any size.
-            free = isinstance(value, Workload) and field.name == "parameters"
-            yield from _problems(getattr(value, field.name), f"{where}.{field.name}", any_size=free)
+        kind: type = type(value)
+        yield from ((f".{name}", getattr(value, name)) for name in _names(kind))
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _problems(name, where)
-            yield from _problems(item, f"{where}.{name}", any_size=any_size)
+            yield "", name
+            yield f".{name}", item
     elif isinstance(value, tuple | list):
-        for index, item in enumerate(value):
-            yield from _problems(item, f"{where}[{index}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield f"{where}: {value} is not a finite number; leave out what is unknown"
-    elif isinstance(value, int) and not any_size and abs(value) > LARGEST_INT:
-        yield f"{where}: {value} does not fit in 64 bits"
-    elif isinstance(value, str) and not _is_storable(value):
-        yield f"{where}: {value!a} holds a NUL or half a surrogate pair, which no database keeps; remove it"
+        yield from ((f"[{index}]", item) for index, item in enumerate(value))
 
 
-def _is_storable(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+_PLAIN = {bool, int, float, str, type(None)}
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def _complaint(value: Any, *, any_size: bool) -> str | None:
+    """What is wrong with VALUE itself; None: nothing."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is not a finite number; leave out what is unknown"
+    if isinstance(value, int) and not any_size and abs(value) > LARGEST_INT:
+        return f"{value} does not fit in 64 bits"
+    if isinstance(value, str) and _NOT_STORABLE.search(value):
+        return f"{value!a} holds a NUL or half a surrogate pair, which no database keeps; remove it"
+    return None

@@ -10,7 +10,7 @@ from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Run
 
-SCHEMA = 3  # the newest step in migrations/versions
+SCHEMA = 4  # the newest step in migrations/versions
 _FORMAT = "wattsmith record"
 
 
@@ -21,7 +21,10 @@ def header_line(runs: int | None) -> bytes:
 
 
 def run_line(run: Run) -> bytes:
-    return _as_line(as_plain(run))
+    plain = as_plain(run)
+    if not run.calls:
+        del plain["calls"]  # most runs have none, and reading puts the same nothing there
+    return _as_line(plain)
 
 
 def _as_line(plain: Any) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 from wattsmith.store.identity import measured_s, point_key
 from wattsmith.store.tables import PARTS, flat_fields
 from wattsmith.terms.energy import Source
-from wattsmith.terms.run import Device, OperatorCount, Run, Status
+from wattsmith.terms.run import Device, OperatorCall, OperatorCount, Run, Status
 from wattsmith.terms.work import Parameter, Workload
 
 Row = dict[str, Any]
@@ -16,6 +16,7 @@ Row = dict[str, Any]
 # A part is there exactly if this column of it is filled.
 _TELLS = {"structure": "parameters", "times": "steps", "consumption": "window_s"}
 _RUN_FIELDS = flat_fields(Run)
+_CALL_FIELDS = flat_fields(OperatorCall)
 
 
 def workload_row(workload: Workload) -> Row:
@@ -62,6 +63,12 @@ def operator_rows(run: Run) -> list[Row]:
     return [{"operator": name} | _values(count) for name, count in operators.items()]
 
 
+def call_rows(run: Run) -> list[Row]:
+    return [
+        {"position": position, "options": dict(call.options)} | _values(call) for position, call in enumerate(run.calls)
+    ]
+
+
 def version_rows(run: Run) -> list[Row]:
     return [{"name": name, "version": version} for name, version in run.provenance.versions.items()]
 
@@ -94,12 +101,19 @@ def operator_of(row: Mapping[str, Any]) -> OperatorCount:
     return OperatorCount(**{name: row[name] for name in flat_fields(OperatorCount)})
 
 
+def call_of(row: Mapping[str, Any]) -> OperatorCall:
+    fields = {name: row[name] for name in _CALL_FIELDS}
+    fields["shapes"] = tuple(map(tuple, row["shapes"]))
+    return OperatorCall(options=row["options"], **fields)
+
+
 def run_of(
     row: Mapping[str, Any],
     *,
     workload: Workload,
     device: Device,
     operators: Mapping[str, OperatorCount],
+    calls: tuple[OperatorCall, ...],
     versions: Mapping[str, str],
 ) -> Run:
     """The run whose row in `runs` is ROW."""
@@ -107,7 +121,7 @@ def run_of(
     parts = {part: _part(part, row, beside.get(part, {})) for part in PARTS}
     fields = {name: row[name] for name in _RUN_FIELDS}
     fields |= {"status": Status(row["status"]), "input_shape": tuple(row["input_shape"])}
-    return Run(workload=workload, device=device, **fields, **parts)
+    return Run(workload=workload, device=device, calls=calls, **fields, **parts)
 
 
 def _part(part: str, row: Mapping[str, Any], beside: Row) -> Any:

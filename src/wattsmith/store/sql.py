@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -121,6 +122,7 @@ def _add(connection: Connection, run: Run, ids: dict[tuple[Table, str], int]) ->
     row["device_id"] = _id_of(connection, tables.devices, rows.device_row(run.device), ids)[0]
     run_id = _insert(connection, tables.runs, row)
     _insert_parts(connection, tables.operator_counts, "run_id", run_id, rows.operator_rows(run))
+    _insert_parts(connection, tables.operator_calls, "run_id", run_id, rows.call_rows(run))
     _insert_parts(connection, tables.run_versions, "run_id", run_id, rows.version_rows(run))
     return True
 
@@ -161,6 +163,7 @@ def _runs_of(connection: Connection, found: list[rows.Row]) -> Iterator[Run]:
     workload_ids = {row["workload_id"] for row in found}
     parameters = _parts(connection, tables.workload_parameters, "workload_id", workload_ids)
     operators = _parts(connection, tables.operator_counts, "run_id", run_ids)
+    calls = _parts(connection, tables.operator_calls, "run_id", run_ids)
     versions = _parts(connection, tables.run_versions, "run_id", run_ids)
     workloads = {
         row["id"]: rows.workload_of(row, {p["name"]: rows.parameter_of(p) for p in parameters[row["id"]]})
@@ -174,6 +177,7 @@ def _runs_of(connection: Connection, found: list[rows.Row]) -> Iterator[Run]:
             workload=workloads[row["workload_id"]],
             device=devices[row["device_id"]],
             operators={one["operator"]: rows.operator_of(one) for one in operators[row["id"]]},
+            calls=tuple(rows.call_of(one) for one in sorted(calls[row["id"]], key=itemgetter("position"))),
             versions={one["name"]: one["version"] for one in versions[row["id"]]},
         )
 

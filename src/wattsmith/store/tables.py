@@ -25,7 +25,17 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from wattsmith.terms.run import Condition, Consumption, Device, OperatorCount, Provenance, Run, StepTimes, Structure
+from wattsmith.terms.run import (
+    Condition,
+    Consumption,
+    Device,
+    OperatorCall,
+    OperatorCount,
+    Provenance,
+    Run,
+    StepTimes,
+    Structure,
+)
 from wattsmith.terms.work import Setting, Workload
 
 # SQLite counts by itself only in a column that is called INTEGER.
@@ -56,7 +66,7 @@ def column_of(name: str, hint: Any, *, optional: bool = False) -> Column[Any]:
 
 @cache
 def flat_fields(kind: type) -> tuple[str, ...]:
-    """The fields of KIND that are columns: all but facts and mappings, which have a place of their own."""
+    """The fields of KIND that are columns: all but facts, rows of facts and mappings, which have their own place."""
     hints = get_type_hints(kind)
     return tuple(f.name for f in dataclasses.fields(kind) if _is_flat(hints[f.name]))
 
@@ -65,7 +75,9 @@ def _is_flat(hint: Any) -> bool:
     origin = get_origin(hint)
     if isinstance(hint, types.UnionType):
         return all(_is_flat(member) for member in get_args(hint))
-    return not dataclasses.is_dataclass(hint) and (origin is None or origin is tuple)
+    if origin is tuple:
+        return not any(dataclasses.is_dataclass(member) for member in get_args(hint))
+    return origin is None and not dataclasses.is_dataclass(hint)
 
 
 def _columns(kind: type, prefix: str = "", *, optional: bool = False) -> Iterator[Column[Any]]:
@@ -126,6 +138,14 @@ operator_counts = Table(
     Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
     Column("operator", Text, primary_key=True),
     *_columns(OperatorCount),
+)
+operator_calls = Table(
+    "operator_calls",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),  # in the step, from 0
+    *_columns(OperatorCall),
+    Column("options", JSON, nullable=False),
 )
 run_versions = Table(
     "run_versions",
