@@ -54,3 +54,13 @@ def test_a_device_without_matrix_units_does_bf16_as_fast_as_fp32():
 def test_an_unknown_device_is_told_which_ones_are_known():
     with pytest.raises(UnknownDevice, match=r"'Voodoo 2'.*NVIDIA H200.*Tesla T4"):
         sheet_of("Voodoo 2")
+
+
+def test_a_device_holds_less_than_its_peak_by_its_base_clock():
+    t4 = sheet_of("Tesla T4")  # 585 of 1,590 MHz: the root of 0.368 is 0.607
+    assert t4.sustained_flops("fp32") == pytest.approx(0.607 * 8.1e12, rel=0.01)
+
+
+def test_checking_memory_takes_a_fifth_of_gddr_and_nothing_of_hbm():
+    assert sheet_of("Tesla T4").sustained_bandwidth == pytest.approx(256e9)
+    assert sheet_of("H200").sustained_bandwidth == sheet_of("H200").bandwidth
