@@ -16,12 +16,14 @@ from wattsmith.estimate.parallel import (
     exposed_reduce_s,
     layers_by_stage,
     link_of_group,
+    on_devices,
     parallel_step,
     pipeline_s,
     send_s,
     sheet_link,
 )
 from wattsmith.terms.errors import BadInput, BadTerm
+from wattsmith.terms.work import Interval, Prediction
 
 GIGABYTE = 10**9
 PLAIN = Link(bandwidth_bytes_per_s=GIGABYTE, latency_s=0.0, source="assumed")
@@ -137,6 +139,53 @@ class TestDataParallel:
         step_s = data_parallel_step_s(backward_s + 1, backward_s, gradient_bytes, devices, link)
         alone_s = exposed_reduce_s(0.0, gradient_bytes, devices, link)
         assert backward_s + 1 <= step_s <= (backward_s + 1 + alone_s) * (1 + 1e-12)
+
+
+class TestOnDevices:
+    ALONE = Prediction(
+        step_s=Interval(value=3.0, low=2.0, high=4.0),
+        memory_bytes=Interval(value=8.0, low=7.0, high=9.0),
+        power_w=Interval(value=100.0, low=90.0, high=110.0),
+        step_energy_j=Interval(value=300.0, low=200.0, high=400.0),
+        from_runs=5,
+        inside_record=True,
+    )
+    TIMED = Link(bandwidth_bytes_per_s=GIGABYTE, latency_s=0.0, source="measured")
+
+    def test_one_device_is_left_as_it_is(self):
+        assert on_devices(self.ALONE, 1, GIGABYTE, PLAIN) is self.ALONE
+
+    def test_nothing_to_send_costs_no_time_and_twice_the_energy(self):
+        told = on_devices(self.ALONE, 2, 0, self.TIMED)
+        assert told.step_s == self.ALONE.step_s
+        assert told.power_w.value == 200.0
+        assert told.step_energy_j.value == 600.0
+
+    def test_each_device_keeps_as_much_as_one_alone(self):
+        assert on_devices(self.ALONE, 8, GIGABYTE, self.TIMED).memory_bytes == self.ALONE.memory_bytes
+
+    def test_a_longer_step_costs_more_energy(self):
+        told = on_devices(self.ALONE, 2, 10 * GIGABYTE, self.TIMED)
+        assert told.step_energy_j.value == pytest.approx(2 * 100.0 * told.step_s.value)
+
+    def test_a_timed_link_leaves_the_prediction_inside_the_record(self):
+        assert on_devices(self.ALONE, 2, GIGABYTE, self.TIMED).inside_record
+
+    def test_a_link_that_was_not_timed_is_a_doubt(self):
+        told = on_devices(self.ALONE, 2, GIGABYTE, sheet_link("pcie4"))
+        assert not told.inside_record
+        assert told.why_doubtful == "the link is as its data sheet says, not timed"
+
+    def test_a_link_that_was_not_timed_widens_the_interval(self):
+        timed = on_devices(self.ALONE, 2, 10 * GIGABYTE, self.TIMED).step_s
+        assumed = on_devices(self.ALONE, 2, 10 * GIGABYTE, PLAIN).step_s
+        assert assumed.value == timed.value
+        assert assumed.low < timed.low
+        assert assumed.high > timed.high
+
+    def test_a_step_that_was_not_predicted_cannot_be_shared(self):
+        with pytest.raises(BadTerm, match="one device"):
+            on_devices(Prediction(), 2, GIGABYTE, PLAIN)
 
 
 class TestPipeline:

@@ -97,7 +97,7 @@ def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
     for name in dict.fromkeys(limit.name for limit in limits):
         _check_room(name, {limit.bound: limit.value for limit in limits if limit.name == name})
     _check_times({limit.name: limit for limit in limits if limit.bound == "at most"}, limits)
-    return limits
+    return tuple(dict.fromkeys(limits))
 
 
 def parse_objective(text: str) -> str:

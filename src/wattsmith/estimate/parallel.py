@@ -7,12 +7,15 @@ Pipeline parallel: devices hold different layers, and micro-batches pass through
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from wattsmith.terms.errors import BadInput, BadTerm
+from wattsmith.terms.work import Interval, Prediction
 
 SOURCES = ("measured", "data sheet", "assumed")
 BUCKET_BYTES = 25 * 2**20  # what PyTorch's DistributedDataParallel gathers before it sends
+BACKWARD_RATIO = 2 / 3  # of forward and backward: it computes gradients of inputs and of weights
 FEWEST_POINTS = 2  # a link has two numbers
 
 # One direction, as the makers state it: of all links of a device for NVLink, of 16 lanes for PCIe.
@@ -30,7 +33,7 @@ SHEET_BYTES_PER_S = {
     "ethernet-25g": 3.125e9,
     "ethernet-100g": 12.5e9,
 }
-SHEET_REACHED_RATIO = 0.7  # eight A100 reach 218 of 300 GB/s (benchmarks/estimate_public/vtrain.py)
+SHEET_REACHED_RATIO = 0.7  # two to eight A100 reach 218 of 300 GB/s (benchmarks/estimate_public/vtrain.py)
 SHEET_LATENCY_S = 50e-6  # of a collective with its start; data sheets do not state it
 
 
@@ -155,11 +158,59 @@ def exposed_reduce_s(
         raise BadTerm(f"bucket_bytes must be positive, got {bucket_bytes}")
     if devices == 1 or gradient_bytes == 0:
         return 0.0
-    buckets = math.ceil(gradient_bytes / bucket_bytes)
+    buckets = max(1, math.ceil(gradient_bytes / bucket_bytes))
     each_s = all_reduce_s(gradient_bytes / buckets, devices, link)
     # Either the link keeps up and only the last bucket is left when backward ends, or it is busy
     # without a pause from the moment the first bucket is full.
     return max(each_s, buckets * each_s - backward_s * (1 - 1 / buckets))
+
+
+def on_devices(
+    alone: Prediction, devices: int, gradient_bytes: float, link: Link, backward_ratio: float = BACKWARD_RATIO
+) -> Prediction:
+    """What is predicted for one device ALONE, for DEVICES replicas: power and energy are those of all together.
+
+    BACKWARD_RATIO is backward's share of the step. A link that nobody timed may be half as fast as it is said to be,
+    and may hide all that it sends; the interval of the step reaches from one to the other.
+    """
+    if devices == 1:
+        return alone
+    if alone.step_s is None:
+        raise BadTerm("the step of one device must be predicted before that of several")
+
+    def together_s(step_s: float, via: Link) -> float:
+        return data_parallel_step_s(step_s, backward_ratio * step_s, gradient_bytes, devices, via)
+
+    slow = link if link.source == "measured" else replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / 2)
+    one = alone.step_s
+    step_s = Interval(
+        value=together_s(one.value, link),
+        low=together_s(one.low, link) if link.source == "measured" else one.low,
+        high=together_s(one.high, slow),
+    )
+    # While a device waits for the others it draws less than while it works, but never less than nothing.
+    power_w = alone.power_w and Interval(
+        value=devices * alone.power_w.value,
+        low=devices * alone.power_w.low * (one.low / step_s.value if step_s.value else 1.0),
+        high=devices * alone.power_w.high,
+    )
+    energy_j = alone.step_energy_j and Interval(
+        value=devices * alone.step_energy_j.value * _longer_ratio(step_s.value, one.value),
+        low=devices * alone.step_energy_j.low,
+        high=devices * alone.step_energy_j.high * _longer_ratio(step_s.high, one.high),
+    )
+    return replace(alone, step_s=step_s, power_w=power_w, step_energy_j=energy_j, **_doubt(alone, link))
+
+
+def _longer_ratio(together_s: float, alone_s: float) -> float:
+    return together_s / alone_s if alone_s > 0 else 1.0
+
+
+def _doubt(alone: Prediction, link: Link) -> dict[str, Any]:
+    if link.source == "measured":
+        return {}
+    why = f"the link is {'as its data sheet says' if link.source == 'data sheet' else 'assumed'}, not timed"
+    return {"inside_record": False, "why_doubtful": f"{alone.why_doubtful}; {why}" if alone.why_doubtful else why}
 
 
 def pipeline_s(stages_s: Sequence[float], micro_batches: int) -> float:
