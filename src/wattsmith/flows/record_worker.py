@@ -124,6 +124,7 @@ class Desk:
                 effort=self._effort,
                 look=lambda: self._windows.look_at(domains[0]) if domains else None,
                 storage_bytes=facts.parameter_bytes,
+                by_call=not workload.compiled and workload.devices == 1,
             )
             shape = facts.sample_shape
         self._clean_up()
@@ -175,6 +176,7 @@ class Desk:
             consumption=measured.consumption,
             condition=measured.condition,
             input_shape=sample_shape,
+            calls=measured.calls,
         )
 
     def _failed(self, workload: Workload, setting: Setting, status: Status, reason: str) -> Run:

@@ -51,6 +51,7 @@ class HowToRecord:
     replicas: tuple[int, ...] = (1,)  # training networks are measured on so many devices, data-parallel
     seed: int = 0
     points: Path | None = None  # a file of points, instead of preset and design
+    window_s: float | None = None  # energy is measured for so long at each point; None: as long as its meter needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ def record(
     """
     how = HowToRecord(**options) if how is None else how
     device = how.device or default_device()
-    effort = effort_for(how.preset, device)
+    effort = effort_for(how.preset, device, how.window_s)
     session = uuid.uuid4().hex[:12]
     runner = Runner(lambda: Worker(_worker_command(device, how, session, effort)), point_s=effort.point_s)
     seen: list[RecordProgress] = []
@@ -112,9 +113,10 @@ def default_device() -> str:
     return "cuda:0" if gpus else "cpu"
 
 
-def effort_for(preset: str, device: str) -> Effort:
+def effort_for(preset: str, device: str, window_s: float | None = None) -> Effort:
     """How much is done for each point."""
-    window_s = SMOKE_WINDOW_S if preset == "smoke" else GPU_WINDOW_S if device.startswith("cuda") else CPU_WINDOW_S
+    if window_s is None:
+        window_s = SMOKE_WINDOW_S if preset == "smoke" else GPU_WINDOW_S if device.startswith("cuda") else CPU_WINDOW_S
     return Effort(window_s=window_s, point_s=LONGEST_WINDOWS * window_s)
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+from wattsmith.record.live import Watched, watch, watch_cpu
 from wattsmith.terms.energy import Window
 from wattsmith.terms.machine import GaugeReading
-from wattsmith.terms.run import Condition, Consumption, StepTimes
+from wattsmith.terms.run import Condition, Consumption, OperatorCall, StepTimes
 
 CHUNK_S = 0.2  # steps are queued so long before the device is waited for
 GROUP_S = 0.001  # shorter steps are timed several at a time, so that the clock costs nothing
@@ -43,7 +44,7 @@ class Effort:
     error_ratio: float = 0.02  # and until half the 95 % interval of the mean is below this share of it
     window_s: float = 2.0  # and for at least so long, for the meter's sake
     point_s: float = 6.0  # but no longer than this
-    profiled_steps: int = 3  # steps run under the profiler, to see how long the device was busy; 0: none
+    watched_steps: int = 1  # steps that are watched, to see how long the device was busy; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Measured:
     times: StepTimes
     consumption: Consumption
     condition: Condition
+    calls: tuple[OperatorCall, ...]  # empty: not watched
     window: Window
 
 
@@ -65,19 +67,24 @@ def bench(
     effort: Effort,
     look: Callable[[], GaugeReading | None] = lambda: None,
     storage_bytes: int | None = None,
+    by_call: bool = True,
 ) -> Measured:
-    """Run PROGRAM on DEVICE ("cpu", "cuda:0") and measure it. DOMAINS name the meters whose energy it is."""
+    """Run PROGRAM on DEVICE ("cpu", "cuda:0") and measure it. DOMAINS name the meters whose energy it is.
+
+    BY_CALL: say how long the device was busy with each call; not for compiled steps.
+    """
     stopwatch = CudaStopwatch(device) if device.startswith("cuda") else CpuStopwatch()
-    first_s = stopwatch.time_once(program.step)
+    first_s, _ = stopwatch.time_once(program.step)
     stopwatch.reset_peak_memory()
-    step_s = _rough_step_s(program, stopwatch)
+    step_s, host_s = _rough_times_s(program, stopwatch)
     group = max(1, math.ceil(GROUP_S / step_s))
     window = windows.begin("point")
     took_s, seen = _run_steps(program, stopwatch, group, effort, look)
     windows.end(window)
     peak_tensor_bytes, peak_held_bytes = stopwatch.peak_memory_bytes()
-    profiled_steps = min(effort.profiled_steps, 1 if step_s > LONG_STEP_S else effort.profiled_steps)
-    busy_s = stopwatch.busy_s(program.step, profiled_steps) if profiled_steps else None
+    watched = Watched(busy_s=None)
+    if effort.watched_steps:
+        watched = stopwatch.watch(program.step, effort.watched_steps, by_call)
     result: Window = window.result()
     steps = group * len(took_s)
     mean_s = math.fsum(took_s) / len(took_s)
@@ -89,10 +96,12 @@ def bench(
             spread_s=statistics.stdev(took_s) if len(took_s) > 1 else 0.0,
             error_ratio=error_ratio(took_s),
             first_s=first_s,
-            busy_s=busy_s,
+            busy_s=watched.busy_s,
+            host_s=host_s,
         ),
         consumption=_consumption(result, domains, steps, peak_tensor_bytes, peak_held_bytes, storage_bytes),
         condition=_condition(seen),
+        calls=watched.calls,
         window=result,
     )
 
@@ -104,10 +113,13 @@ def error_ratio(took_s: Sequence[float]) -> float:
     return CONFIDENCE * statistics.stdev(took_s) / math.sqrt(len(took_s)) / statistics.fmean(took_s)
 
 
-def _rough_step_s(program: Program, stopwatch: "Stopwatch") -> float:
-    """About how long a step takes, now that the first is over."""
-    step_s = stopwatch.time_once(program.step)
-    return step_s if step_s > LONG_STEP_S else min(step_s, *(stopwatch.time_once(program.step) for _ in range(2)))
+def _rough_times_s(program: Program, stopwatch: "Stopwatch") -> tuple[float, float | None]:
+    """About how long a step takes, now that the first is over, and how long until the host has queued it."""
+    took = [stopwatch.time_once(program.step)]
+    if took[0][0] <= LONG_STEP_S:
+        took += [stopwatch.time_once(program.step) for _ in range(3)]
+    queued_s = [host_s for _, host_s in took if host_s is not None]
+    return min(step_s for step_s, _ in took), statistics.median(queued_s) if queued_s else None
 
 
 def _run_steps(
@@ -174,7 +186,8 @@ def _condition(seen: GaugeReading | None) -> Condition:
 class Stopwatch(Protocol):
     """Times steps on one kind of device."""
 
-    def time_once(self, step: Callable[[], None]) -> float: ...
+    def time_once(self, step: Callable[[], None]) -> tuple[float, float | None]:
+        """Seconds of one step by itself, and until the host had queued it; None: it queues nothing."""
 
     def time_groups(self, step: Callable[[], None], group: int, chunk_s: float) -> list[float]:
         """Seconds of each group of GROUP steps, for about CHUNK_S."""
@@ -184,17 +197,17 @@ class Stopwatch(Protocol):
     def peak_memory_bytes(self) -> tuple[int | None, int | None]:
         """Largest sum of live tensors, and largest sum that the allocator held; None: not told."""
 
-    def busy_s(self, step: Callable[[], None], steps: int) -> float | None:
-        """Per step, how long the device was busy; None: not told."""
+    def watch(self, step: Callable[[], None], steps: int, by_call: bool) -> Watched:
+        """How long the device was busy, and with which calls where BY_CALL says so."""
 
 
 class CpuStopwatch:
     """The step is over when it returns."""
 
-    def time_once(self, step: Callable[[], None]) -> float:
+    def time_once(self, step: Callable[[], None]) -> tuple[float, float | None]:
         begin_s = time.perf_counter()
         step()
-        return time.perf_counter() - begin_s
+        return time.perf_counter() - begin_s, None
 
     def time_groups(self, step: Callable[[], None], group: int, chunk_s: float) -> list[float]:
         took_s: list[float] = []
@@ -212,8 +225,8 @@ class CpuStopwatch:
     def peak_memory_bytes(self) -> tuple[int | None, int | None]:
         return None, None
 
-    def busy_s(self, step: Callable[[], None], steps: int) -> float | None:  # noqa: ARG002
-        return None  # the CPU is the device: busy all the time
+    def watch(self, step: Callable[[], None], steps: int, by_call: bool) -> Watched:
+        return watch_cpu(step, steps) if by_call else Watched(busy_s=None)
 
 
 class CudaStopwatch:
@@ -225,12 +238,13 @@ class CudaStopwatch:
         self._cuda = torch.cuda
         self._device = torch.device(device)
 
-    def time_once(self, step: Callable[[], None]) -> float:
+    def time_once(self, step: Callable[[], None]) -> tuple[float, float | None]:
         self._cuda.synchronize(self._device)
         begin_s = time.perf_counter()
         step()
+        queued_s = time.perf_counter()
         self._cuda.synchronize(self._device)
-        return time.perf_counter() - begin_s
+        return time.perf_counter() - begin_s, queued_s - begin_s
 
     def time_groups(self, step: Callable[[], None], group: int, chunk_s: float) -> list[float]:
         marks = [self._mark()]
@@ -255,27 +269,5 @@ class CudaStopwatch:
     def peak_memory_bytes(self) -> tuple[int | None, int | None]:
         return self._cuda.max_memory_allocated(self._device), self._cuda.max_memory_reserved(self._device)
 
-    def busy_s(self, step: Callable[[], None], steps: int) -> float | None:
-        from torch.profiler import ProfilerActivity, profile
-
-        self._cuda.synchronize(self._device)
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-            for _ in range(steps):
-                step()
-            self._cuda.synchronize(self._device)
-        spans = [
-            (event.start_ns(), event.end_ns())
-            for event in profiled.profiler.kineto_results.events()
-            if str(event.device_type()).endswith("CUDA")
-        ]
-        return union_length(spans) / 1e9 / steps if spans else None
-
-
-def union_length(spans: Sequence[tuple[int, int]]) -> int:
-    """How much of a line SPANS cover together."""
-    covered, reached = 0, -math.inf
-    for begin, end in sorted(spans):
-        if end > reached:
-            covered += int(end - max(begin, reached))
-            reached = end
-    return covered
+    def watch(self, step: Callable[[], None], steps: int, by_call: bool) -> Watched:
+        return watch(step, str(self._device), steps, by_call=by_call)

@@ -10,20 +10,19 @@ peak bytes   the largest sum of tensors alive at once: weights, gradients, optim
 """
 
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from wattsmith.record.calls import CallKey, Calls, key_of
 from wattsmith.record.counting import (
     ALLOCATING,
     FREE,
     GATHERING,
     Traits,
     flops_of,
-    label,
     launches_of,
     moved_bytes,
     tensors_in,
@@ -32,24 +31,16 @@ from wattsmith.record.counting import (
 from wattsmith.record.families import build
 from wattsmith.record.meta import autocast_rules, fused_kernels
 from wattsmith.record.program import Program, dtype_of
-from wattsmith.terms.run import OperatorCount, Structure
+from wattsmith.terms.run import Structure
 from wattsmith.terms.work import Workload
-
-
-@dataclass(slots=True)
-class Tally:
-    """What has been seen of one class."""
-
-    calls: int = 0
-    flops: float = 0.0
-    moved_bytes: float = 0.0
 
 
 @dataclass(slots=True)
 class Ledger:
     """What a recorder has seen. Storages go by their address, which is theirs as long as they live."""
 
-    tallies: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    device: str = "meta"  # the kind of device whose tensors count
+    calls: Calls = field(default_factory=Calls)
     launches: int = 0
     alive: dict[int, tuple[int, Any]] = field(default_factory=dict)  # storage → its bytes, and how we learn of its end
     live_bytes: int = 0
@@ -61,7 +52,7 @@ class Ledger:
 
     def start_again(self) -> None:
         """Forget what was counted, not what is alive."""
-        self.tallies.clear()
+        self.calls.tallies.clear()
         self.launches = 0
 
     def add_launches(self, more: int) -> None:
@@ -91,7 +82,7 @@ class Ledger:
 
 
 @cache
-def _recorder_class() -> type:
+def recorder_class() -> type:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -109,6 +100,9 @@ def _recorder_class() -> type:
                     given = operator.decompose(*args, **kwargs)
                 if given is not NotImplemented:
                     return given
+            return self.call(operator, traits, args, kwargs)
+
+        def call(self, operator: Any, traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             given = operator(*args, **kwargs)
             enter(self.ledger, traits, args, kwargs, given)
             return given
@@ -116,24 +110,26 @@ def _recorder_class() -> type:
     return Recorder
 
 
-def enter(ledger: Ledger, traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> None:
-    """Write one call into the ledger."""
-    inputs = [one for one in tensors_in((*args, *kwargs.values())) if one.device.type == "meta"]
-    outputs = [one for one in tensors_in((given,)) if one.device.type == "meta"]
+def enter(
+    ledger: Ledger, traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any
+) -> CallKey | None:
+    """Write one call into the ledger. Gives what tells it from others; None: it costs nothing."""
+    inputs = [one for one in tensors_in((*args, *kwargs.values())) if one.device.type == ledger.device]
+    outputs = [one for one in tensors_in((given,)) if one.device.type == ledger.device]
     if not inputs and not outputs:
-        return  # the host's own arithmetic, such as an optimizer's count of steps
+        return None  # the host's own arithmetic, such as an optimizer's count of steps
     before = {ledger.hold(one) for one in inputs}
     after = [ledger.hold(one) for one in outputs]
     note_weights(ledger, traits, inputs, after)
     fresh = [one for one, address in zip(outputs, after, strict=True) if address not in before]
     written = [one for arg, writes in zip(args, traits.writes, strict=False) if writes for one in tensors_in((arg,))]
     if (not fresh and not written) or traits.name in ALLOCATING or traits.name in FREE:
-        return
-    tally = ledger.tallies[label(traits, args)]
-    tally.calls += 1
-    tally.flops += flops_of(traits, args, kwargs, given, [*inputs, *fresh] if traits.name not in GATHERING else fresh)
-    tally.moved_bytes += moved_bytes(traits, inputs, fresh, written)
+        return None
+    key = key_of(traits, args, kwargs, inputs or outputs)
+    touched = [*inputs, *fresh] if traits.name not in GATHERING else fresh
+    ledger.calls.add(key, flops_of(traits, args, kwargs, given, touched), moved_bytes(traits, inputs, fresh, written))
     ledger.launches += launches_of(traits, args, written or fresh)
+    return key
 
 
 def note_weights(ledger: Ledger, traits: Traits, inputs: list[Any], after: list[int]) -> None:
@@ -175,7 +171,7 @@ def trace_step(
     for tensor in (*batch, *resident, *(parameters or ())):
         ledger.hold(tensor)
     with ExitStack() as modes:
-        modes.enter_context(_recorder_class()(ledger))
+        modes.enter_context(recorder_class()(ledger))
         modes.enter_context(fused_kernels(ledger.add_launches))
         if precision in ("bf16", "fp16"):
             modes.enter_context(autocast_rules(dtype_of(precision)))
@@ -187,23 +183,20 @@ def trace_step(
 
 def summed_up(ledger: Ledger, parameters: list[Any], batch: list[Any]) -> Structure:
     trainable = [one for one in parameters if one.requires_grad]
-    tallies = ledger.tallies
+    operators = ledger.calls.by_kind()
     return Structure(
         parameters=sum(one.numel() for one in trainable),
         parameter_bytes=sum(one.numel() * one.element_size() for one in parameters),
         input_bytes=sum(one.numel() * one.element_size() for one in batch),
-        flops=sum(one.flops for one in tallies.values()),
-        moved_bytes=sum(one.moved_bytes for one in tallies.values()),
+        flops=sum(one.flops for one in operators.values()),
+        moved_bytes=sum(one.moved_bytes for one in operators.values()),
         launches=ledger.launches,
         peak_bytes=ledger.peak_bytes,
         conv_layers=len(ledger.conv),
         dense_layers=len(ledger.dense),
         conv_strength=sum(ledger.conv.values()),
         dense_strength=sum(ledger.dense.values()),
-        operators={
-            name: OperatorCount(calls=one.calls, flops=one.flops, moved_bytes=one.moved_bytes)
-            for name, one in sorted(tallies.items())
-        },
+        operators=operators,
     )
 
 

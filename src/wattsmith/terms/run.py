@@ -80,6 +80,7 @@ class StepTimes:
     error_ratio: float  # half of the 95 % interval of the mean, over the mean
     first_s: float
     busy_s: float | None = None  # per step, time in which the device ran a kernel; None: not profiled
+    host_s: float | None = None  # per step, until the host has queued it on an idle device; None: it queues nothing
     input_s: float | None = None  # per step, time spent on input, which is not in mean_s; None: none was read
 
     @property
