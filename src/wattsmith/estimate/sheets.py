@@ -13,6 +13,7 @@ whether its schedulers can feed all its arithmetic units (Kepler's feed 128 of 1
 `sustained_flops` and `sustained_bandwidth` take them into account.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -64,9 +65,11 @@ class DataSheet:
 
     def sustained_flops(self, precision: str) -> float:
         """FLOP/s to expect under lasting load: half-way, by ratio, between what base and boost clock give."""
-        known = self.base_clock_hz is not None and self.boost_clock_hz is not None
-        ratio = self.base_clock_hz / self.boost_clock_hz if known else USUAL_BASE_RATIO  # type: ignore[operator]
-        return self.peak(precision) * self.issue_ratio * ratio**0.5
+        if self.base_clock_hz is None or self.boost_clock_hz is None:
+            ratio = USUAL_BASE_RATIO
+        else:
+            ratio = self.base_clock_hz / self.boost_clock_hz
+        return self.peak(precision) * self.issue_ratio * math.sqrt(ratio)
 
     @property
     def sustained_bandwidth(self) -> float:

@@ -1,0 +1,327 @@
+"""Time of a whole step from what it does, learned from whole steps: for records that know nothing of single operators.
+
+Two parts, fitted for each device and regime that has enough runs, and once more over all devices of a regime for the
+devices that have not been measured:
+
+base      a sum of cost terms (see `costs`) with weights that cannot be negative, so that more work never takes less
+          time; fitted to relative error, with less and less say for rows that stay far off
+residual  what is left, log(actual / base), carried over from steps that are alike. A Gaussian process with mean zero:
+          near measured steps it corrects the base, far from them it fades out by itself, and its own variance says
+          how much is known, which widens the interval (see `conformal`)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattsmith.estimate.conformal import Doubt
+from wattsmith.estimate.costs import TERMS, Regime, Step, Timed, shares, table
+from wattsmith.estimate.standing import WIDE, Reach, Signs, Standing
+from wattsmith.terms.errors import BadTerm
+from wattsmith.terms.work import Interval
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[Any]
+
+Key = tuple[Regime | None, str | None]
+
+FEWEST = 30  # runs of one device and regime that make a fit of its own
+MOST = 2_000  # runs whose likeness is kept; more make fitting slow and hardly better
+RIDGE = 1e-3  # pull of weights towards zero, against terms that always come together
+ROUNDS = 6  # of reweighting
+CLOSE = 0.05  # log error below which rows count fully
+REACH = 1.0  # distance over which likeness fades, where 1 is as far as two traits usually differ
+NOISE = 0.1  # share of the residual's variance that likeness does not explain
+FLOOR = 0.05  # smallest spread that a trait is measured in: one that never varied is not infinitely far
+FOLDS = 20  # parts that groups are held out in, to learn how far predictions are off
+
+
+def nonnegative(matrix: Floats, target: Floats) -> Floats:
+    """The x ≥ 0 with the least |matrix · x − target|², by Lawson's and Hanson's active sets."""
+    import numpy as np
+
+    gram, right = matrix.T @ matrix, matrix.T @ target
+    found: Floats = np.zeros(len(right))
+    free = np.zeros(len(right), dtype=bool)
+    small = 1e-10 * max(1.0, float(np.abs(right).max()))
+    for _ in range(3 * len(right)):
+        pull = np.where(free, -np.inf, right - gram @ found)
+        if pull.max() <= small:
+            break
+        free[pull.argmax()] = True
+        while True:
+            tried = np.zeros(len(right))
+            tried[free] = np.linalg.solve(gram[np.ix_(free, free)], right[free])
+            wrong = free & (tried <= 0)
+            if not wrong.any():
+                break
+            reach = float(np.min(found[wrong] / (found[wrong] - tried[wrong])))
+            found = found + reach * (tried - found)
+            free &= found > 1e-14
+        found = tried
+    return found
+
+
+def weights_for(terms: Floats, actual_s: Floats) -> Floats:
+    """Weights on cost terms with small relative errors, in which no few rows rule."""
+    import numpy as np
+
+    weights: Floats = np.zeros(terms.shape[1])
+    say = np.ones(len(actual_s))
+    for _ in range(ROUNDS):
+        rows = terms * (say / actual_s)[:, None]
+        scale = np.sqrt((rows**2).mean(axis=0)) + 1e-12
+        pulled = np.vstack([rows / scale, math.sqrt(RIDGE * len(actual_s)) * np.eye(terms.shape[1])])
+        weights = nonnegative(pulled, np.concatenate([say, np.zeros(terms.shape[1])])) / scale
+        said = np.maximum(terms @ weights, 1e-12)
+        # (said - actual)² ÷ (said · actual) is nearly the squared log error; over the error itself, its absolute value.
+        say = np.sqrt(actual_s / said / np.maximum(np.abs(np.log(said / actual_s)), CLOSE))
+    return weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Predictions for several steps, with what tells how good they are."""
+
+    step_s: Floats
+    unknown: Floats  # near √NOISE amid the runs, √(1 + NOISE) far from all
+    distance: Floats  # to the nearest run
+    dispute: Floats  # |log| of the second opinion over the prediction
+    correction: Floats  # |log| of what like steps changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What was learned from one set of runs."""
+
+    weights: Floats  # of TERMS
+    centre: Floats  # of traits
+    spread: Floats
+    places: Floats  # traits of the runs, so many spreads from the centre
+    pull: Floats  # of each run on what is like it
+    inverse: Floats  # of the covariance of the runs
+    second: Floats  # a second opinion: log seconds, linear in traits
+    local: bool  # whether like steps correct the base
+    rows: int
+
+    @classmethod
+    def to(cls, terms: Floats, traits: Floats, actual_s: Floats, *, local: bool) -> Fit:
+        """LOCAL: all on one device, so that what is left over can be carried to steps that are alike."""
+        import numpy as np
+
+        weights = weights_for(terms, actual_s)
+        kept = slice(None, None, -(-len(actual_s) // MOST))
+        centre = traits.mean(axis=0)
+        spread = np.maximum(traits.std(axis=0), FLOOR)
+        places = (traits[kept] - centre) / spread
+        left = np.log(actual_s[kept] / (terms[kept] @ weights))
+        if not local:
+            left = np.zeros_like(left)  # mostly the device's own doing, which says nothing about another device
+        inverse = np.linalg.inv(likeness(distance(places, places)) + NOISE * np.eye(len(places)))
+        facts = np.hstack([np.ones((len(places), 1)), places])
+        second = np.linalg.solve(
+            facts.T @ facts + NOISE * NOISE * len(places) * np.eye(facts.shape[1]), facts.T @ np.log(actual_s[kept])
+        )
+        return cls(
+            weights=weights,
+            centre=centre,
+            spread=spread,
+            places=places,
+            pull=inverse @ left,
+            inverse=inverse,
+            second=second,
+            local=local,
+            rows=len(actual_s),
+        )
+
+    def predict(self, terms: Floats, traits: Floats) -> Seen:
+        import numpy as np
+
+        places = (traits - self.centre) / self.spread
+        apart = distance(places, self.places)
+        alike = likeness(apart)
+        left = alike @ self.pull
+        unknown = 1.0 - np.einsum("ij,ij->i", alike @ self.inverse, alike)
+        log_s = np.log(terms @ self.weights) + left
+        opinion = self.second[0] + places @ self.second[1:]
+        return Seen(
+            step_s=np.exp(log_s),
+            unknown=np.sqrt(np.maximum(unknown, 0.0) + NOISE),
+            distance=apart.min(axis=1),
+            dispute=np.abs(opinion - log_s),
+            correction=np.abs(left),
+        )
+
+
+def likeness(apart: Floats) -> Floats:
+    """From 1 for the same traits to 0 for steps that have nothing in common."""
+    import numpy as np
+
+    alike: Floats = np.exp(-((apart / REACH) ** 2) / 2)
+    return alike
+
+
+def distance(some: Floats, others: Floats) -> Floats:
+    """Root mean square over traits."""
+    import numpy as np
+
+    squares = (some**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2 * some @ others.T
+    apart: Floats = np.sqrt(np.maximum(squares, 0.0) / some.shape[1])
+    return apart
+
+
+def folds_of(groups: Sequence[str], most: int = FOLDS) -> list[int]:
+    """A part for each row, so that a group is in one part and parts are about as large as each other."""
+    sizes = Counter(groups)
+    parts = [0] * min(most, len(sizes))
+    place = {}
+    for group, size in sorted(sizes.items(), key=lambda one: (-one[1], one[0])):
+        at = parts.index(min(parts))
+        place[group] = at
+        parts[at] += size
+    return [place[group] for group in groups]
+
+
+def held_out(terms: Floats, traits: Floats, actual_s: Floats, groups: Sequence[str], *, local: bool) -> Seen:
+    """Each row as it is predicted from the rows of other groups."""
+    import numpy as np
+
+    names = ("step_s", "unknown", "distance", "dispute", "correction")
+    seen = {name: np.zeros(len(actual_s)) for name in names}
+    part = np.array(folds_of(groups))
+    for at in range(part.max() + 1):
+        out = part == at
+        told = Fit.to(terms[~out], traits[~out], actual_s[~out], local=local).predict(terms[out], traits[out])
+        for name in names:
+            seen[name][out] = getattr(told, name)
+    return Seen(**seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """A fit with what is known of its errors."""
+
+    fit: Fit
+    doubt: Doubt
+    reach: Reach
+
+    @classmethod
+    def learn(cls, rows: Sequence[Timed], *, local: bool) -> Lesson:
+        """LOCAL: the rows are of one device, and families are held out; else devices are."""
+        import numpy as np
+
+        terms, traits = table([row.step for row in rows])
+        actual_s = np.array([row.step_s for row in rows])
+        groups = [row.group if local else row.step.device.name for row in rows]
+        fit = Fit.to(terms, traits, actual_s, local=local)
+        shared = [shares(row.step) for row in rows]
+        if len(set(groups)) < 2:
+            seen = fit.predict(terms, traits)
+            doubt = Doubt(scores=(math.log(WIDE),), worth=1.0)
+        else:
+            seen = held_out(terms, traits, actual_s, groups, local=local)
+            doubt = Doubt.fit(seen.step_s.tolist(), actual_s.tolist(), groups, seen.unknown.tolist())
+        return cls(fit=fit, doubt=doubt, reach=Reach.of(_signs(seen, shared), [row.group for row in rows]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """What a step should take, and how far to trust it."""
+
+    step_s: Interval
+    by_class_s: Mapping[str, float]  # parts of step_s.value
+    standing: Standing
+    from_runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """What a record teaches about whole steps. Keys: regime and device, where None stands for all of them."""
+
+    lessons: Mapping[Key, Lesson]
+
+    @classmethod
+    def learn(cls, rows: Sequence[Timed]) -> Whole:
+        if not rows:
+            raise BadTerm(
+                "there is nothing to learn step times from. Take a record with `wattsmith record run`, or import one; "
+                "until then `roofline` gives an estimate from the data sheet alone."
+            )
+        by_place: dict[tuple[Regime, str], list[Timed]] = defaultdict(list)
+        by_regime: dict[Regime, list[Timed]] = defaultdict(list)
+        for row in rows:
+            by_place[row.step.regime, row.step.device.name].append(row)
+            by_regime[row.step.regime].append(row)
+        lessons: dict[Key, Lesson] = {}
+        for place, some in by_place.items():
+            if len(some) >= FEWEST:
+                lessons[place] = Lesson.learn(some, local=True)
+        for regime, some in by_regime.items():
+            if len(some) >= FEWEST:
+                lessons[regime, None] = Lesson.learn(some, local=False)
+        alone = lessons.get((rows[0].step.regime, None)) if len(by_regime) == 1 else None
+        lessons[None, None] = alone or Lesson.learn(rows, local=False)
+        return cls(lessons=lessons)
+
+    def estimate(self, step: Step, level: float = 0.9) -> StepTime:
+        return self.estimates([step], level)[0]
+
+    def estimates(self, steps: Sequence[Step], level: float = 0.9) -> list[StepTime]:
+        """Of many steps at once, in their order."""
+        found: dict[int, StepTime] = {}
+        for key, places in self._by_lesson(steps).items():
+            lesson = self.lessons[key]
+            terms, traits = table([steps[at] for at in places])
+            seen = lesson.fit.predict(terms, traits)
+            signs = _signs(seen, [shares(steps[at]) for at in places])
+            for row, at in enumerate(places):
+                value_s, unknown = float(seen.step_s[row]), float(seen.unknown[row])
+                found[at] = StepTime(
+                    step_s=lesson.doubt.interval(value_s, level, unknown),
+                    by_class_s=by_class(terms[row] * lesson.fit.weights, value_s),
+                    standing=lesson.reach.judge(
+                        signs[row], lesson.doubt.factor(0.9, unknown), self._unmeasured(steps[at])
+                    ),
+                    from_runs=lesson.fit.rows,
+                )
+        return [found[at] for at in range(len(steps))]
+
+    def _by_lesson(self, steps: Sequence[Step]) -> dict[Key, list[int]]:
+        chosen: dict[Key, list[int]] = defaultdict(list)
+        for at, step in enumerate(steps):
+            keys: list[Key] = [(step.regime, step.device.name), (step.regime, None), (None, None)]
+            chosen[next(key for key in keys if key in self.lessons)].append(at)
+        return chosen
+
+    def _unmeasured(self, step: Step) -> list[str]:
+        if (step.regime, step.device.name) in self.lessons:
+            return []
+        found = []
+        if not any(device == step.device.name for _, device in self.lessons):
+            found.append(f"too little was measured on {step.device.name}; this rests on its data sheet")
+        if (step.regime, None) not in self.lessons:
+            found.append(f"too little was measured in this regime: {step.regime}")
+        return found or [f"too little was measured on {step.device.name} in this regime: {step.regime}"]
+
+
+def by_class(parts: Floats, value_s: float) -> dict[str, float]:
+    """VALUE_S divided over classes of operators as PARTS, seconds by cost term, are."""
+    total = float(parts.sum())
+    found: dict[str, float] = defaultdict(float)
+    for name, part in zip(TERMS, parts, strict=True):
+        found[name.partition(":")[0]] += float(part) / total * value_s
+    return {name: part_s for name, part_s in found.items() if part_s > 0}
+
+
+def _signs(seen: Seen, shared: Sequence[Mapping[str, float]]) -> list[Signs]:
+    rows = zip(seen.distance, seen.dispute, seen.correction, shared, strict=True)
+    return [
+        Signs(distance=float(apart), dispute=float(dispute), correction=float(correction), shares=share)
+        for apart, dispute, correction, share in rows
+    ]
