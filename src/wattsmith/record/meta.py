@@ -15,7 +15,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# CUDA's lists, as in PyTorch's documentation of autocast.
+# CUDA's lists, as in PyTorch's documentation of autocast; `cross_entropy` is made of two parts, see there.
 LOWERED = _words(
     "matmul __matmul__ __rmatmul__ mm bmm addmm addmv addr mv baddbmm addbmm linear conv1d conv2d conv3d "
     "conv_transpose1d conv_transpose2d conv_transpose3d _convolution convolution chain_matmul multi_dot einsum "
@@ -27,7 +27,7 @@ RAISED = _words(
     "layer_norm group_norm norm nuclear_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss "
     "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
     "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
-    "binary_cross_entropy_with_logits cross_entropy dist pdist cdist renorm logsumexp prod softmax log_softmax "
+    "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax log_softmax "
     "cumprod cumsum sum softmin"
 )
 
@@ -76,6 +76,8 @@ def _modes() -> tuple[type, type]:
             if name in COMPOSED:
                 with self:
                     return opened(called)(*args, **kwargs)
+            if name == "cross_entropy" and args[0].dtype == self.dtype:
+                return narrow_cross_entropy(*args, **kwargs)
             if name in LOWERED:
                 args, kwargs = tree_map(self._lower, (args, dict(kwargs)))
             elif name in RAISED:
@@ -114,16 +116,36 @@ def _modes() -> tuple[type, type]:
             if name in COMPOSED:
                 with self:
                     return opened(called)(*args, **kwargs)
-            if name == "scaled_dot_product_attention" and _on_meta(args):
+            if name == "scaled_dot_product_attention" and _on_meta(args) and _has_fused_kernel(args, kwargs):
                 return fused_attention(*args, **kwargs)
+            if name == "dropout" and _on_meta(args):
+                return fused_dropout(called, *args, **kwargs)
             if name == "lstm" and _on_meta(args) and _is_plain_lstm(args):
                 return fused_lstm(self.add_launches, *args)
             return called(*args, **kwargs)
+
+    def _has_fused_kernel(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Not where the mask learns, nor where heads share keys in fp32: those are taken apart on a GPU as well."""
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        shares = kwargs.get("enable_gqa", False) and args[1].shape[-3] != args[0].shape[-3]
+        in_fp32 = args[0].dtype == torch.float32 or mask is not None
+        return not (mask is not None and mask.requires_grad) and not (shares and in_fp32)
 
     def _on_meta(args: tuple[Any, ...]) -> bool:
         return bool(args) and isinstance(args[0], torch.Tensor) and args[0].device.type == "meta"
 
     return Autocast, Fused
+
+
+def narrow_cross_entropy(scores: Any, truth: Any, weight: Any = None, *more: Any, **options: Any) -> Any:
+    """It asks for log_softmax in the type that it is given, and autocast leaves it at that; then it goes on in fp32."""
+    from torch.nn import functional
+
+    by = dict(zip(("size_average", "ignore_index", "reduce", "reduction", "label_smoothing"), more, strict=False))
+    by |= options
+    likely = functional.log_softmax(scores, 1, dtype=scores.dtype).float()
+    wanted = {name: by[name] for name in ("ignore_index", "reduction") if name in by}
+    return functional.nll_loss(likely, truth, weight, **wanted)
 
 
 def autocast_rules(dtype: Any) -> Any:
@@ -144,7 +166,7 @@ def fused_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,
+    enable_gqa: bool = False,  # noqa: ARG001 - the kernel sees it by the shapes
 ) -> Any:
     """Attention as a GPU's fused kernel: nothing of size length × length is kept."""
     import torch
@@ -153,9 +175,6 @@ def fused_attention(
     if query.dim() == 3:
         query, key, value = query[:, None], key[:, None], value[:, None]
         return fused_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)[:, 0]
-    if enable_gqa and key.shape[1] != query.shape[1]:
-        groups = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if attn_mask is None and query.dtype in (torch.bfloat16, torch.float16):
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if attn_mask is not None:
@@ -165,6 +184,15 @@ def fused_attention(
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, backward, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def fused_dropout(called: Any, tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Dropout as a GPU's fused kernel, which keeps one byte per element."""
+    import torch
+
+    if not training or inplace or not 0 < p < 1:
+        return called(tensor, p, training, inplace)
+    return torch.ops.aten.native_dropout(tensor, p, True)[0]
 
 
 def _is_plain_lstm(args: tuple[Any, ...]) -> bool:

@@ -1,6 +1,6 @@
 """What one step does, found without running it: a recorder of operators on "meta" tensors.
 
-`trace_step` takes any step; `structure_of` takes a workload of ours. Counted per class of operator:
+`trace` takes any step; `structure_of` takes a workload of ours. Counted per class of operator:
 
 calls        operators that reach the device; views, and memory that is only allocated, cost nothing
 flops        of products and convolutions two per multiplication, as `torch.utils.flop_counter` has them, and half of it
@@ -32,6 +32,7 @@ from wattsmith.record.families import build
 from wattsmith.record.meta import autocast_rules, fused_kernels
 from wattsmith.record.program import Program, dtype_of
 from wattsmith.terms.run import Structure
+from wattsmith.terms.trace import Trace
 from wattsmith.terms.work import Workload
 
 
@@ -42,16 +43,29 @@ class Ledger:
     device: str = "meta"  # the kind of device whose tensors count
     calls: Calls = field(default_factory=Calls)
     launches: int = 0
-    alive: dict[int, tuple[int, Any]] = field(default_factory=dict)  # storage → its bytes, and how we learn of its end
+    dispatches: int = 0
+    backward_dispatches: int = 0
+    alive: dict[int, tuple[int, int, Any]] = field(default_factory=dict)  # storage → number, bytes, how we see its end
+    memory: list[tuple[int, int]] = field(default_factory=list)  # as in Trace
+    step_at: int = 0
     live_bytes: int = 0
     peak_bytes: int = 0
     weights: dict[int, Any] = field(default_factory=dict)  # storage → parameter
     copies: dict[int, int] = field(default_factory=dict)  # storage of a weight cast → storage of the weight
+    assumed: int = 0  # how often the step asked a tensor for its value
     conv: dict[int, float] = field(default_factory=dict)  # storage of a layer's weight → its strength
     dense: dict[int, float] = field(default_factory=dict)
 
+    def assume(self, dtype: Any) -> bool | int | float:
+        """A value where a step asks a tensor for one, though it has none: yes, or one."""
+        self.assumed += 1
+        one: bool | int | float = True if str(dtype) == "torch.bool" else 1.0 if dtype.is_floating_point else 1
+        return one
+
     def start_again(self) -> None:
         """Forget what was counted, not what is alive."""
+        self.assumed = self.dispatches = self.backward_dispatches = 0
+        self.step_at = len(self.memory)
         self.calls.tallies.clear()
         self.launches = 0
 
@@ -63,14 +77,19 @@ class Ledger:
         storage = tensor.untyped_storage()
         address: int = storage._cdata
         if address not in self.alive:
-            size = storage.nbytes()
-            self.alive[address] = size, weakref.ref(storage, lambda _: self._release(address))
+            size, number = storage.nbytes(), len(self.memory)
+            self.alive[address] = number, size, weakref.ref(storage, lambda _: self._release(address))
+            if size:
+                self.memory.append((number, size))
             self.live_bytes += size
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return address
 
     def _release(self, address: int) -> None:
-        self.live_bytes -= self.alive.pop(address)[0]
+        number, size, _ = self.alive.pop(address)
+        if size:
+            self.memory.append((number, 0))
+        self.live_bytes -= size
         self.weights.pop(address, None)
         self.copies.pop(address, None)
 
@@ -95,6 +114,8 @@ def recorder_class() -> type:
         ) -> Any:
             kwargs = kwargs or {}
             traits = traits_of(operator)
+            if traits.name == "_local_scalar_dense" and args[0].device.type == "meta":
+                return self.ledger.assume(args[0].dtype)
             if traits.composite:
                 with self:
                     given = operator.decompose(*args, **kwargs)
@@ -118,6 +139,8 @@ def enter(
     outputs = [one for one in tensors_in((given,)) if one.device.type == ledger.device]
     if not inputs and not outputs:
         return None  # the host's own arithmetic, such as an optimizer's count of steps
+    ledger.dispatches += 1
+    ledger.backward_dispatches += in_backward()
     before = {ledger.hold(one) for one in inputs}
     after = [ledger.hold(one) for one in outputs]
     note_weights(ledger, traits, inputs, after)
@@ -132,6 +155,12 @@ def enter(
     return key
 
 
+def in_backward() -> bool:
+    import torch
+
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def note_weights(ledger: Ledger, traits: Traits, inputs: list[Any], after: list[int]) -> None:
     """Learn which storages are weights, and of which layers."""
     import torch
@@ -141,7 +170,7 @@ def note_weights(ledger: Ledger, traits: Traits, inputs: list[Any], after: list[
             ledger.weights[one.untyped_storage()._cdata] = one
     if traits.name == "_to_copy" and (weight := ledger.weight_behind(inputs[0])) is not None:
         ledger.copies[after[0]] = weight
-    if traits.its_class not in ("conv", "matmul") or torch._C._current_graph_task_id() != -1:
+    if traits.its_class not in ("conv", "matmul") or in_backward():
         return
     layers = ledger.conv if traits.its_class == "conv" else ledger.dense
     for one in inputs:
@@ -150,7 +179,7 @@ def note_weights(ledger: Ledger, traits: Traits, inputs: list[Any], after: list[
             layers[weight] = float(one.shape[0] * one.shape[1])
 
 
-def trace_step(
+def trace(
     step: Callable[[], object],
     *,
     parameters: Iterable[Any] | None = None,
@@ -158,7 +187,7 @@ def trace_step(
     resident: Iterable[Any] = (),
     precision: str = "fp32",
     steps: int = 2,
-) -> Structure:
+) -> Trace:
     """What one call of STEP does, whose tensors are all on "meta".
 
     PARAMETERS: those of the model; None: those that were seen at work. INPUTS: one batch. RESIDENT: tensors that are
@@ -168,7 +197,8 @@ def trace_step(
     """
     ledger = Ledger()
     batch = list(inputs)
-    for tensor in (*batch, *resident, *(parameters or ())):
+    known = None if parameters is None else list(parameters)
+    for tensor in (*batch, *resident, *(known or ())):
         ledger.hold(tensor)
     with ExitStack() as modes:
         modes.enter_context(recorder_class()(ledger))
@@ -178,7 +208,20 @@ def trace_step(
         for _ in range(steps):
             ledger.start_again()
             step()
-    return summed_up(ledger, list(parameters) if parameters is not None else list(ledger.weights.values()), batch)
+    return Trace(
+        structure=summed_up(ledger, list(ledger.weights.values()) if known is None else known, batch),
+        calls=ledger.calls.of_one_step(1, timed=False),
+        memory=tuple(ledger.memory),
+        last_step_at=ledger.step_at,
+        dispatches=ledger.dispatches,
+        backward_dispatches=ledger.backward_dispatches,
+        assumed=ledger.assumed,
+    )
+
+
+def trace_step(step: Callable[[], object], **how: Any) -> Structure:
+    """The structure alone, as `trace` finds it."""
+    return trace(step, **how).structure
 
 
 def summed_up(ledger: Ledger, parameters: list[Any], batch: list[Any]) -> Structure:
@@ -204,13 +247,13 @@ def structure_of(workload: Workload) -> Structure:
     """What one step of the workload does. A compiled step is described as the eager one that it replaces."""
     with build(workload, "meta") as program:
         held = [*program.resident, *optimizer_state(program)]
-        return trace_step(
+        return trace(
             program.step,
             parameters=program.learning,
             inputs=program.inputs,
             resident=held,
             steps=2 if workload.kind == "operator" else 1,  # an operator's first step makes the gradient sent back
-        )
+        ).structure
 
 
 def optimizer_state(program: Program) -> list[Any]:

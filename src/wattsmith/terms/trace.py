@@ -1,0 +1,18 @@
+"""A step as it was traced without running it: what it calls, and which memory it takes and gives back."""
+
+from dataclasses import dataclass
+
+from wattsmith.terms.run import OperatorCall, Structure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """All that is known of a step that has not run."""
+
+    structure: Structure
+    calls: tuple[OperatorCall, ...]
+    memory: tuple[tuple[int, int], ...]  # in order: number of the tensor, and bytes taken; 0: given back
+    last_step_at: int  # where in `memory` the step begins that was counted
+    dispatches: int  # operators that the host goes through, also those that cost the device nothing
+    backward_dispatches: int  # of these, in the backward pass
+    assumed: int = 0  # how often the step asked a tensor for a value that it does not have
