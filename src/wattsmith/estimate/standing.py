@@ -1,10 +1,10 @@
 """Where a prediction stands to what was measured: measured, inside, at the edge, or outside, and why.
 
 "Outside" is a flag to act on: measure first, or count on an error beyond the interval. It is raised by facts (a device,
-a regime or a class of operators that was never measured), by an interval wider than a factor of two, and by three signs
-that were seen to come before large errors: traits further from any measured step than steps of one family usually are
-from all others, a correction by like steps that is out of the ordinary, and a second, simpler prediction that
-disagrees. What is usual is learned from the measured steps themselves, each seen as if its group were unknown.
+a regime or a class of operators that was never measured), by an interval wider than a factor of two, and by two signs
+that come before large errors: traits further from any measured step than steps of one family usually are from all
+others, and ways to predict that disagree more than they usually do. What is usual is learned from the measured steps
+themselves, each seen as if its group were unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTABLE = 0.05  # share of the cost from which a class of operators matters
 SAME = 0.02  # distance below which two steps are one, measured or not at the very same batch
 EDGE = 0.80  # share of measured steps that are nearer to their nearest stranger than the edge
 FAR = 0.97
-ODD = 0.92  # share of measured steps whose second opinion is nearer, or whose correction is smaller
+AGREED = 0.90  # share of measured steps about which opinions differ less
 
 
 class Level(StrEnum):
@@ -45,8 +45,7 @@ class Signs:
     """What is seen of one prediction."""
 
     distance: float  # to the nearest measured step
-    dispute: float  # |log| of the second opinion over the prediction
-    correction: float  # |log| of what like steps changed
+    dispute: float  # how far other ways to predict it are from the prediction, in logarithms, together
     shares: Mapping[str, float]  # of the cost, by class of operators
 
 
@@ -57,7 +56,6 @@ class Reach:
     edge: float
     far: float
     disputed: float
-    corrected: float
     classes: frozenset[str]  # that had a notable share in at least two groups
 
     @classmethod
@@ -72,8 +70,7 @@ class Reach:
         return cls(
             edge=_at(distances, EDGE),
             far=_at(distances, FAR),
-            disputed=_at(sorted(one.dispute for one in seen), ODD),
-            corrected=_at(sorted(one.correction for one in seen), ODD),
+            disputed=_at(sorted(one.dispute for one in seen), AGREED),
             classes=frozenset(name for name, who in holders.items() if len(who) > 1 or len(set(groups)) == 1),
         )
 
@@ -88,9 +85,7 @@ class Reach:
         if signs.distance > self.far:
             against.append("it is less like any measured step than families usually are like each other")
         if signs.dispute > self.disputed:
-            against.append("a second, simpler prediction disagrees more than it usually does")
-        if signs.correction > self.corrected:
-            against.append("the steps most like it were themselves far off what their operators cost")
+            against.append("other ways to predict it disagree more than they usually do")
         if against:
             return Standing(level=Level.OUTSIDE, reasons=tuple(against))
         if signs.distance <= SAME:

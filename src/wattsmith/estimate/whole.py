@@ -92,8 +92,7 @@ class Seen:
     step_s: Floats
     unknown: Floats  # near √NOISE amid the runs, √(1 + NOISE) far from all
     distance: Floats  # to the nearest run
-    dispute: Floats  # |log| of the second opinion over the prediction
-    correction: Floats  # |log| of what like steps changed
+    dispute: Floats  # |log| of base over prediction plus that of the second opinion over it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,14 +147,13 @@ class Fit:
         alike = likeness(apart)
         left = alike @ self.pull
         unknown = 1.0 - np.einsum("ij,ij->i", alike @ self.inverse, alike)
-        log_s = np.log(terms @ self.weights) + left
+        base = np.log(terms @ self.weights)
         opinion = self.second[0] + places @ self.second[1:]
         return Seen(
-            step_s=np.exp(log_s),
+            step_s=np.exp(base + left),
             unknown=np.sqrt(np.maximum(unknown, 0.0) + NOISE),
             distance=apart.min(axis=1),
-            dispute=np.abs(opinion - log_s),
-            correction=np.abs(left),
+            dispute=np.abs(left) + np.abs(opinion - base - left),
         )
 
 
@@ -192,7 +190,7 @@ def held_out(terms: Floats, traits: Floats, actual_s: Floats, groups: Sequence[s
     """Each row as it is predicted from the rows of other groups."""
     import numpy as np
 
-    names = ("step_s", "unknown", "distance", "dispute", "correction")
+    names = ("step_s", "unknown", "distance", "dispute")
     seen = {name: np.zeros(len(actual_s)) for name in names}
     part = np.array(folds_of(groups))
     for at in range(part.max() + 1):
@@ -223,7 +221,7 @@ class Lesson:
         shared = [shares(row.step) for row in rows]
         if len(set(groups)) < 2:
             seen = fit.predict(terms, traits)
-            doubt = Doubt(scores=(math.log(WIDE),), worth=1.0)
+            doubt = Doubt(scores=(math.log(WIDE),), shares=(1.0,), groups=1)
         else:
             seen = held_out(terms, traits, actual_s, groups, local=local)
             doubt = Doubt.fit(seen.step_s.tolist(), actual_s.tolist(), groups, seen.unknown.tolist())
@@ -320,8 +318,5 @@ def by_class(parts: Floats, value_s: float) -> dict[str, float]:
 
 
 def _signs(seen: Seen, shared: Sequence[Mapping[str, float]]) -> list[Signs]:
-    rows = zip(seen.distance, seen.dispute, seen.correction, shared, strict=True)
-    return [
-        Signs(distance=float(apart), dispute=float(dispute), correction=float(correction), shares=share)
-        for apart, dispute, correction, share in rows
-    ]
+    rows = zip(seen.distance.tolist(), seen.dispute.tolist(), shared, strict=True)
+    return [Signs(distance=apart, dispute=dispute, shares=share) for apart, dispute, share in rows]
