@@ -62,6 +62,10 @@ def run(
     points: Annotated[
         Path | None, typer.Option(help="Measure the points of this file, written by `record points`.", metavar="FILE")
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(help="Measure energy for so long at each point. By default as its meter needs.", metavar="TIME"),
+    ] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -83,6 +87,7 @@ def run(
         replicas=_counts(replicas),
         seed=seed,
         points=points,
+        window_s=None if window is None else parse_quantity(window, "time"),
     )
     with _bar() as tell:
         recorded = take_record(how, tell=tell)

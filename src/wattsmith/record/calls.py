@@ -62,8 +62,12 @@ class Calls:
         tally.flops += flops
         tally.moved_bytes += moved_bytes
 
+    def keys(self) -> list[CallKey]:
+        """All that were seen, the most moving first."""
+        return sorted(self.tallies, key=lambda key: -self.tallies[key].moved_bytes)
+
     def of_one_step(self, steps: int, timed: bool) -> tuple[OperatorCall, ...]:
-        """What was seen in STEPS steps, for one of them, the most moving first. TIMED: with the kernels' time."""
+        """What was seen in STEPS steps, for one of them, in the order of `keys`. TIMED: with the kernels' time."""
         return tuple(
             OperatorCall(
                 operator=key.operator,
@@ -76,7 +80,7 @@ class Calls:
                 moved_bytes=tally.moved_bytes / steps,
                 busy_s=tally.busy_s / steps if timed else None,
             )
-            for key, tally in sorted(self.tallies.items(), key=lambda item: -item[1].moved_bytes)
+            for key, tally in ((key, self.tallies[key]) for key in self.keys())
         )
 
     def by_kind(self) -> dict[str, OperatorCount]:

@@ -75,6 +75,9 @@ def wrapped(piece: Piece, workload: Workload, dtype: Any, wrap: Callable[[Any], 
 
     form = torch.channels_last if workload.layout == "channels-last" else torch.preserve_format
     module = piece.module.to(dtype=dtype)
+    for one in module.modules():
+        if hasattr(one, "flatten_parameters"):
+            one.flatten_parameters()  # cast one by one, a recurrent layer's weights lie apart, and are copied each step
     inputs = piece.inputs
     if workload.layout == "channels-last":
         module = module.to(memory_format=form)

@@ -32,7 +32,7 @@ from wattsmith.record.families import build
 from wattsmith.record.meta import autocast_rules, fused_kernels
 from wattsmith.record.program import Program, dtype_of
 from wattsmith.terms.run import Structure
-from wattsmith.terms.trace import Trace
+from wattsmith.terms.trace import WAIT, Trace
 from wattsmith.terms.work import Workload
 
 
@@ -52,19 +52,20 @@ class Ledger:
     peak_bytes: int = 0
     weights: dict[int, Any] = field(default_factory=dict)  # storage → parameter
     copies: dict[int, int] = field(default_factory=dict)  # storage of a weight cast → storage of the weight
-    assumed: int = 0  # how often the step asked a tensor for its value
+    sequence: list[CallKey | None] = field(default_factory=list)  # None: the step asked a tensor for its value
     conv: dict[int, float] = field(default_factory=dict)  # storage of a layer's weight → its strength
     dense: dict[int, float] = field(default_factory=dict)
 
     def assume(self, dtype: Any) -> bool | int | float:
         """A value where a step asks a tensor for one, though it has none: yes, or one."""
-        self.assumed += 1
+        self.sequence.append(None)
         one: bool | int | float = True if str(dtype) == "torch.bool" else 1.0 if dtype.is_floating_point else 1
         return one
 
     def start_again(self) -> None:
         """Forget what was counted, not what is alive."""
-        self.assumed = self.dispatches = self.backward_dispatches = 0
+        self.dispatches = self.backward_dispatches = 0
+        self.sequence.clear()
         self.step_at = len(self.memory)
         self.calls.tallies.clear()
         self.launches = 0
@@ -152,6 +153,7 @@ def enter(
     touched = [*inputs, *fresh] if traits.name not in GATHERING else fresh
     ledger.calls.add(key, flops_of(traits, args, kwargs, given, touched), moved_bytes(traits, inputs, fresh, written))
     ledger.launches += launches_of(traits, args, written or fresh)
+    ledger.sequence.append(key)
     return key
 
 
@@ -208,6 +210,7 @@ def trace(
         for _ in range(steps):
             ledger.start_again()
             step()
+    places = {key: at for at, key in enumerate(ledger.calls.keys())}
     return Trace(
         structure=summed_up(ledger, list(ledger.weights.values()) if known is None else known, batch),
         calls=ledger.calls.of_one_step(1, timed=False),
@@ -215,7 +218,7 @@ def trace(
         last_step_at=ledger.step_at,
         dispatches=ledger.dispatches,
         backward_dispatches=ledger.backward_dispatches,
-        assumed=ledger.assumed,
+        order=tuple(WAIT if key is None else places[key] for key in ledger.sequence),
     )
 
 

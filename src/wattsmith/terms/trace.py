@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from wattsmith.terms.run import OperatorCall, Structure
 
+WAIT = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
@@ -13,6 +15,11 @@ class Trace:
     calls: tuple[OperatorCall, ...]
     memory: tuple[tuple[int, int], ...]  # in order: number of the tensor, and bytes taken; 0: given back
     last_step_at: int  # where in `memory` the step begins that was counted
+    order: tuple[int, ...]  # places in `calls`, one after the other; WAIT: the host waits for the device
     dispatches: int  # operators that the host goes through, also those that cost the device nothing
     backward_dispatches: int  # of these, in the backward pass
-    assumed: int = 0  # how often the step asked a tensor for a value that it does not have
+
+    @property
+    def assumed(self) -> int:
+        """How often the step asked a tensor for a value, which it does not have here; yes, or one, was taken for it."""
+        return self.order.count(WAIT)
