@@ -158,6 +158,19 @@ class TestBadPython:
         assert "small.py, line " in str(refused.value)
         assert "device='cpu'" in str(refused.value)
 
+    @pytest.mark.parametrize("mode", ["train", "infer"])
+    def test_questions_about_values_are_answered_as_for_ordinary_data_with_a_note_each(self, mode):
+        ready = step_of(loaded_small("LooksForTheUnusual"), mode=mode)
+        plain = step_of(loaded_small("Net"), mode=mode)
+        notes = [note for note in ready.notes if "asks for values" in note]
+        told = [note.partition("`")[2].removesuffix(", as for ordinary data") for note in notes]
+        assert told == [
+            "if torch.isnan(x).any() or bool(~(x < 9).all()):`: taken as no",
+            "if mask.sum() != mask.numel() and torch.isinf(x).any().item():`: taken as no",
+            "return super().forward(x if mask.sum() == mask.numel() else x * mask)`: taken as yes",
+        ]
+        assert traced(ready).operators["matmul"] == traced(plain).operators["matmul"]
+
     def test_tensors_made_without_a_device_are_taken_to_be_where_the_model_is(self):
         ready = step_of(loaded_small("JoinsDevices"))
         assert any("default device" in note for note in ready.notes)
@@ -445,6 +458,13 @@ class TestHuggingFace:
             "1 sample in a step; --batch says otherwise",
             "texts of 40 tokens; --input says otherwise",
         )
+
+    def test_a_mask_of_the_users_is_taken_to_hide_nothing(self, config):
+        path = config(architectures=["LlamaForCausalLM"], model_type="llama", **self.TINY)
+        bare, masked = (load_model(path, inputs=one, batch=3) for one in (["16"], ["16", "attention_mask=16:int64"]))
+        assert masked.inputs.told() == "input_ids=3×16 int64, attention_mask=3×16 int64"
+        attention = [traced(step_of(one)).operators["attention"] for one in (bare, masked)]
+        assert attention[0] == attention[1]
 
     def test_images_are_as_large_as_the_configuration_says(self, config):
         fields = {**self.TINY, "image_size": 32, "patch_size": 8, "num_labels": 10}

@@ -54,6 +54,18 @@ class ReadsValues(Net):
         return super().forward(x) * scale
 
 
+class LooksForTheUnusual(Net):
+    """Asks four questions about values, as careful models do; with ordinary data it adds nothing to what Net does."""
+
+    def forward(self, x):
+        if torch.isnan(x).any() or bool(~(x < 9).all()):
+            raise ValueError("bad values")
+        mask = x > -9
+        if mask.sum() != mask.numel() and torch.isinf(x).any().item():
+            x = x.square()
+        return super().forward(x if mask.sum() == mask.numel() else x * mask)
+
+
 class PicksByValue(Net):
     def forward(self, x):
         return super().forward(x[x.sum(1) > 0])

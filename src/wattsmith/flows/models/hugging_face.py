@@ -16,6 +16,7 @@ MOST_TOKENS = 512  # of a sample, where nobody says; fewer where the model has f
 PIXELS = 224  # along one side, where neither the user nor the configuration says
 SAMPLES = 16_000  # of sound: one second
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+_USUAL = ("input_ids", "pixel_values", "input_values", "input_features")
 _WHOLE = {"input_ids", "decoder_input_ids", "labels"}
 # By the end of an architecture's name: the shape of its labels, behind the batch. "tokens": one for each.
 _LABELS = {
@@ -114,11 +115,14 @@ def prepared(module: Any, shapes: Sequence[InputShape], batch: int, device: str)
             one.warn_if_padding_and_no_attention_mask = lambda *_: None  # it reads tokens, only to warn
     main = module.main_input_name
     named = {one.name or main: made(one, batch, device, _dtype_of(one.name or main)) for one in shapes}
-    takes = set(inspect.signature(module.forward).parameters)
+    arguments = inspect.signature(module.forward).parameters
+    takes = set(arguments)
     ready = Prepared(inputs=Inputs())
-    if main not in named:
-        named[main], note = _usual(main, module.config, batch, device)
-        ready.notes.append(note)
+    needed = [name for name, one in arguments.items() if one.default is one.empty and name in _USUAL]
+    for name in dict.fromkeys((main, *needed)):
+        if name not in named:
+            named[name], note = _usual(name, module.config, batch, device)
+            ready.notes.append(note)
     if type(module).__name__ in ("CLIPModel", "SiglipModel", "AltCLIPModel") and "pixel_values" not in named:
         named["pixel_values"], note = _usual("pixel_values", module.config.vision_config, batch, device)
         ready.notes.append(note)
@@ -145,19 +149,28 @@ def _dtype_of(name: str) -> str:
 def _usual(main: str, config: Any, batch: int, device: str) -> tuple[Any, str]:
     """A batch of the main input, and a note that says what was assumed."""
     if main == "pixel_values":
+        frames = getattr(config, "num_frames", None)
         size = getattr(config, "image_size", None) or PIXELS
         height, width = size if isinstance(size, Sequence) else (size, size)
         channels = getattr(config, "num_channels", 3)
-        pixels = tensor_of((batch, channels, height, width), "float32", device)
-        return pixels, f"images of {channels}x{height}x{width}; --input says otherwise"
+        sizes = (*([frames] if frames else []), channels, height, width)
+        what = "films" if frames else "images"
+        return tensor_of((batch, *sizes), "float32", device), f"{what} of {_written(sizes)}; --input says otherwise"
     if main == "input_features":
         bins = getattr(config, "num_mel_bins", 80)
         length = 2 * getattr(config, "max_source_positions", 1500)
         return tensor_of((batch, bins, length), "float32", device), f"sound of {bins}x{length} features"
+    if main == "input_values" and hasattr(config, "num_mel_bins"):
+        sizes = (getattr(config, "max_length", 1024), config.num_mel_bins)
+        return tensor_of((batch, *sizes), "float32", device), f"sound of {_written(sizes)} features"
     if main == "input_values":
         return tensor_of((batch, SAMPLES), "float32", device), f"sound of {SAMPLES} samples; --input says otherwise"
     tokens = min(MOST_TOKENS, _positions(config) or MOST_TOKENS)
     return tensor_of((batch, tokens), "int64", device), f"texts of {tokens} tokens; --input says otherwise"
+
+
+def _written(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))
 
 
 def _positions(config: Any) -> int | None:

@@ -101,24 +101,49 @@ def frames_of(failed: BaseException) -> list[tuple[FrameType, int]]:
     return list(traceback.walk_tb(failed.__traceback__))
 
 
+def is_ours(failed: BaseException) -> bool:
+    """Whether FAILED was raised in a room of ours, so that no model is to blame."""
+    frames = frames_of(failed)
+    return bool(frames) and frames[-1][0].f_code.co_filename.startswith(_OURS)
+
+
 def place_of(failed: BaseException) -> str | None:
-    """File, line and text of the last line that ran in the user's own code; None: none of it did."""
+    """File, line and text of the last line that ran in the user's own code, or else in a library of models."""
     if isinstance(failed, SyntaxError) and failed.filename:
         return f"{failed.filename}, line {failed.lineno}: {(failed.text or '').strip()}"
-    for frame, line in reversed(frames_of(failed)):
-        path = frame.f_code.co_filename
-        if not _is_library(path):
-            text = linecache.getline(path, line).strip()
-            return f"{path}, line {line}: `{text}`" if text else f"{path}, line {line}"
-    return None
+    return _last_place(frames_of(failed))
+
+
+def calling_place() -> str | None:
+    """The same for the line that runs now, inside a step."""
+    inner: list[tuple[FrameType, int]] = []
+    for frame, line in traceback.walk_stack(None):
+        if frame.f_code.co_filename == _STEPS:
+            break
+        inner.append((frame, line))
+    return _last_place(inner[::-1])
+
+
+def _last_place(frames: list[tuple[FrameType, int]]) -> str | None:
+    places = [(frame.f_code.co_filename, line) for frame, line in reversed(frames)]
+    outside = [(path, line) for path, line in places if not _is_of_the_machine(path)]
+    chosen = next((one for one in outside if "site-packages" not in one[0]), next(iter(outside), None))
+    if chosen is None:
+        return None
+    text = linecache.getline(*chosen).strip()
+    return f"{chosen[0]}, line {chosen[1]}" + (f": `{text}`" if text else "")
 
 
 _OURS = str(Path(__file__).parents[2])
-_LIBRARIES = tuple({_OURS, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))})
+_STEPS = str(Path(__file__).with_name("steps.py"))
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 
 
-def _is_library(path: str) -> bool:
-    return path.startswith(("<", *_LIBRARIES)) or "site-packages" in path
+def _is_of_the_machine(path: str) -> bool:
+    """Whether PATH is Python's, PyTorch's or ours, where no model is written."""
+    if "site-packages" in path:
+        return "/site-packages/torch/" in path
+    return path.startswith(("<", _OURS, *_STANDARD))
 
 
 def failing_layer(failed: BaseException, module: Any) -> str | None:

@@ -3,14 +3,15 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from wattsmith.flows.models.inputs import Inputs, tensors_in
 from wattsmith.flows.models.loaded import LoadedModel
 from wattsmith.flows.models.losses import Loss, loss_for
-from wattsmith.flows.models.problems import RAISED_BY_MODELS, explained, is_mixed
+from wattsmith.flows.models.ordinary import ordinary_answers
+from wattsmith.flows.models.problems import RAISED_BY_MODELS, explained, is_mixed, is_ours, operator_without_values
 from wattsmith.flows.models.python_source import moved_copy
 from wattsmith.record.program import LOSS_SCALE, dtype_of
 from wattsmith.terms.errors import BadInput
@@ -70,15 +71,15 @@ def step_of(
     if own is not None:
         step = _own_step(own, module, updater, inputs, loaded)
     else:
-        output, context, noted = _tried(loaded, module, inputs, mode)
+        output, around, noted = _tried(loaded, module, inputs, mode)
         notes += noted
         if mode == "infer":
-            step = _infer_step(module, inputs, context)
+            step = _infer_step(module, inputs, around)
         else:
             loss = loss_for(output, module, inputs, loaded.device)
             notes.append(loss.told)
             scale = (LOSS_SCALE if precision == "fp16" else 1.0) / accumulation
-            step = _train_step(module, inputs, loss, updater, scale, accumulation, context)
+            step = _train_step(module, inputs, loss, updater, scale, accumulation, around)
         state = state_of(updater, learning)
     if precision in ("bf16", "fp16") and mode == "infer":
         notes.append(f"weights and inputs are in {precision} altogether; there is no autocast")
@@ -151,51 +152,82 @@ def state_of(optimizer: Any, learning: list[Any]) -> tuple[Any, ...]:
     return tuple(one for one in tensors_in([list(state.values()) for state in optimizer.state.values()]) if one.dim())
 
 
-def _tried(loaded: LoadedModel, module: Any, inputs: Inputs, mode: str) -> tuple[Any, Any, list[str]]:
-    """The output of one forward pass, where tensors that it makes must go (None: nowhere), and notes."""
+@dataclass(slots=True)
+class _Around:
+    """What a forward pass needs around it."""
+
+    default_device: str | None = None  # where tensors go for which the model names no device; None: where it says
+    answers: Any = None  # a mode that answers questions about values; None: none are asked
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        import torch
+
+        with ExitStack() as stack:
+            if self.default_device is not None:
+                stack.enter_context(torch.device(self.default_device))
+            if self.answers is not None:
+                stack.enter_context(self.answers)
+            yield
+
+    def can_help(self, failed: BaseException) -> bool:
+        """Put around what a pass that FAILED lacked; False: it is all there."""
+        if is_mixed(failed) and self.default_device is None:
+            # A model that was only ever run on the CPU need not say where its new tensors go.
+            self.default_device = "meta"
+            return True
+        if operator_without_values(failed) == ".item()" and self.answers is None:
+            self.answers = ordinary_answers()
+            return True
+        return False
+
+    def notes(self) -> Iterator[str]:
+        if self.default_device is not None:
+            yield "the model makes tensors on the default device: taken to be the one it runs on"
+        for place, answer in self.answers.places.items() if self.answers else ():
+            yield f"the model asks for values at {place}: taken as {'yes' if answer else 'no'}, as for ordinary data"
+
+
+def _tried(loaded: LoadedModel, module: Any, inputs: Inputs, mode: str) -> tuple[Any, _Around, list[str]]:
+    """The output of one forward pass, what it needs around it, and notes."""
     import torch
 
     _set_mode(loaded, module, mode)
-    notes = []
+    around = _Around()
     with warnings.catch_warnings(record=True) as warned, torch.no_grad():
         warnings.simplefilter("always")
-        context = None
-        try:
+        while True:
             try:
-                output = module(*inputs.args, **inputs.named)
-            except RAISED_BY_MODELS as failed:
-                if loaded.device != "meta" or not is_mixed(failed):
-                    raise
-                # A model that was only ever run on the CPU need not say where its new tensors go.
-                context = torch.device("meta")
-                with context:
+                with around.entered():
                     output = module(*inputs.args, **inputs.named)
-                notes.append("the model makes tensors on the default device: taken to be the one it runs on")
-        except BadInput:
-            raise  # it explains itself
-        except RAISED_BY_MODELS as failed:
-            raise explained(failed, module, inputs.told()) from failed
+                break
+            except BadInput:
+                raise  # it explains itself
+            except RAISED_BY_MODELS as failed:
+                if loaded.device != "meta" or not around.can_help(failed):
+                    raise explained(failed, module, inputs.told()) from failed
+    notes = list(around.notes())
     if any("Disabling autocast" in str(one.message) for one in warned):
         notes.append("the model's own autocast has no effect in a trace; give --precision instead")
-    return output, context, notes
+    return output, around, notes
 
 
-def _infer_step(module: Any, inputs: Inputs, context: Any) -> Callable[[], object]:
+def _infer_step(module: Any, inputs: Inputs, around: _Around) -> Callable[[], object]:
     import torch
 
     def step() -> object:
-        with torch.inference_mode(), _making_on(context):
+        with torch.inference_mode(), around.entered():
             return module(*inputs.args, **inputs.named)
 
     return step
 
 
 def _train_step(
-    module: Any, inputs: Inputs, loss: Loss, optimizer: Any, scale: float, accumulation: int, context: Any
+    module: Any, inputs: Inputs, loss: Loss, optimizer: Any, scale: float, accumulation: int, around: _Around
 ) -> Callable[[], object]:
     def step() -> object:
         for _ in range(accumulation):
-            with _making_on(context):
+            with around.entered():
                 found = loss.of(module(*inputs.args, **inputs.named))
                 (found if scale == 1.0 else found * scale).backward()
         if optimizer is not None:
@@ -204,15 +236,6 @@ def _train_step(
         return found.detach()
 
     return step
-
-
-@contextmanager
-def _making_on(context: Any) -> Iterator[None]:
-    if context is None:
-        yield
-    else:
-        with context:
-            yield
 
 
 def _own_step(own: OwnStep, module: Any, optimizer: Any, inputs: Inputs, loaded: LoadedModel) -> Callable[[], object]:
@@ -270,6 +293,8 @@ def _explaining(step: Callable[[], object], module: Any, inputs: Inputs) -> Call
         except BadInput:
             raise
         except RAISED_BY_MODELS as failed:
+            if is_ours(failed):
+                raise
             raise explained(failed, module, inputs.told()) from failed
 
     return explaining
