@@ -144,7 +144,7 @@ def shares(step: Step) -> dict[str, float]:
 
 
 def traits(step: Step) -> list[float]:
-    """What makes a step like another: how much it does, of what, in how large pieces. Logarithms and shares."""
+    """What makes a step like another: how much it does, of what, in how large pieces, how. Logarithms and shares."""
     structure = step.structure
     counted = counts(structure)
     share = shares(step)
@@ -163,11 +163,16 @@ def traits(step: Step) -> list[float]:
         found.append(counted[name].moved_bytes / structure.moved_bytes)
     for name in PRODUCTS:
         one = counted[name]
-        found.append(math.log(one.flops / one.moved_bytes) if one.flops and one.moved_bytes else 0.0)
-        found.append(
-            math.log(one.flops / one.calls) if one.flops else math.log(structure.flops / structure.launches + 1)
-        )
-    return found
+        intensity, size = one.flops / max(one.moved_bytes, 1.0), one.flops / max(one.calls, 1)
+        found.append(math.log(intensity) if one.flops else 0.0)
+        found.append(math.log(size) if one.flops else math.log(structure.flops / structure.launches + 1))
+    regime = step.regime
+    told = (regime.precision, regime.mode, regime.layout)
+    return [
+        *found,
+        *(float(word in told) for word in ("fp32", "tf32", "infer", "channels-last")),
+        float(regime.compiled),
+    ]
 
 
 def table(steps: Sequence[Step]) -> tuple[NDArray[float64], NDArray[float64]]:

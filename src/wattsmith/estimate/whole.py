@@ -1,7 +1,7 @@
 """Time of a whole step from what it does, learned from whole steps: for records that know nothing of single operators.
 
-Two parts, fitted for each device and regime that has enough runs, and once more over all devices of a regime for the
-devices that have not been measured:
+Two parts, fitted for each device and regime that has enough runs; for each device over all its regimes, for those that
+have not; and over all devices, for the ones that have not been measured (there without the second part):
 
 base      a sum of cost terms (see `costs`) with weights that cannot be negative, so that more work never takes less
           time; fitted to relative error, with less and less say for rows that stay far off
@@ -39,6 +39,7 @@ CLOSE = 0.05  # log error below which rows count fully
 REACH = 1.0  # distance over which likeness fades, where 1 is as far as two traits usually differ
 NOISE = 0.1  # share of the residual's variance that likeness does not explain
 FLOOR = 0.05  # smallest spread that a trait is measured in: one that never varied is not infinitely far
+ELSEWHERE = 2.0  # times the doubt, for a device not measured when only one was
 FOLDS = 20  # parts that groups are held out in, to learn how far predictions are off
 
 
@@ -211,21 +212,24 @@ class Lesson:
 
     @classmethod
     def learn(cls, rows: Sequence[Timed], *, local: bool) -> Lesson:
-        """LOCAL: the rows are of one device, and families are held out; else devices are."""
+        """LOCAL: the rows are of one device, to be asked about again. Else other devices are to be asked about."""
         import numpy as np
 
         terms, traits = table([row.step for row in rows])
         actual_s = np.array([row.step_s for row in rows])
-        groups = [row.group if local else row.step.device.name for row in rows]
+        families = [row.group for row in rows]
+        devices = [row.step.device.name for row in rows]
+        across = not local and len(set(devices)) > 1
+        groups = devices if across else families
         fit = Fit.to(terms, traits, actual_s, local=local)
-        shared = [shares(row.step) for row in rows]
         if len(set(groups)) < 2:
             seen = fit.predict(terms, traits)
             doubt = Doubt(scores=(math.log(WIDE),), shares=(1.0,), groups=1)
         else:
             seen = held_out(terms, traits, actual_s, groups, local=local)
-            doubt = Doubt.fit(seen.step_s.tolist(), actual_s.tolist(), groups, seen.unknown.tolist())
-        return cls(fit=fit, doubt=doubt, reach=Reach.of(_signs(seen, shared), [row.group for row in rows]))
+            width = seen.unknown if local or across else seen.unknown / ELSEWHERE
+            doubt = Doubt.fit(seen.step_s.tolist(), actual_s.tolist(), groups, width.tolist())
+        return cls(fit=fit, doubt=doubt, reach=Reach.of(_signs(seen, [shares(row.step) for row in rows]), families))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,20 +255,18 @@ class Whole:
                 "there is nothing to learn step times from. Take a record with `wattsmith record run`, or import one; "
                 "until then `roofline` gives an estimate from the data sheet alone."
             )
-        by_place: dict[tuple[Regime, str], list[Timed]] = defaultdict(list)
-        by_regime: dict[Regime, list[Timed]] = defaultdict(list)
+        by_key: dict[Key, list[Timed]] = defaultdict(list)
         for row in rows:
-            by_place[row.step.regime, row.step.device.name].append(row)
-            by_regime[row.step.regime].append(row)
+            for key in keys_of(row.step):
+                by_key[key].append(row)
         lessons: dict[Key, Lesson] = {}
-        for place, some in by_place.items():
-            if len(some) >= FEWEST:
-                lessons[place] = Lesson.learn(some, local=True)
-        for regime, some in by_regime.items():
-            if len(some) >= FEWEST:
-                lessons[regime, None] = Lesson.learn(some, local=False)
-        alone = lessons.get((rows[0].step.regime, None)) if len(by_regime) == 1 else None
-        lessons[None, None] = alone or Lesson.learn(rows, local=False)
+        for (regime, device), some in by_key.items():
+            local = device is not None
+            same = lessons.get((rows[0].step.regime, device)) if regime is None else None
+            if same is not None and same.fit.rows == len(some):
+                lessons[regime, device] = same  # there is one regime
+            elif len(some) >= FEWEST or (regime, device) == (None, None):
+                lessons[regime, device] = Lesson.learn(some, local=local)
         return cls(lessons=lessons)
 
     def estimate(self, step: Step, level: float = 0.9) -> StepTime:
@@ -293,19 +295,21 @@ class Whole:
     def _by_lesson(self, steps: Sequence[Step]) -> dict[Key, list[int]]:
         chosen: dict[Key, list[int]] = defaultdict(list)
         for at, step in enumerate(steps):
-            keys: list[Key] = [(step.regime, step.device.name), (step.regime, None), (None, None)]
-            chosen[next(key for key in keys if key in self.lessons)].append(at)
+            chosen[next(key for key in keys_of(step) if key in self.lessons)].append(at)
         return chosen
 
     def _unmeasured(self, step: Step) -> list[str]:
-        if (step.regime, step.device.name) in self.lessons:
-            return []
         found = []
-        if not any(device == step.device.name for _, device in self.lessons):
+        if (None, step.device.name) not in self.lessons:
             found.append(f"too little was measured on {step.device.name}; this rests on its data sheet")
-        if (step.regime, None) not in self.lessons:
+        if all((step.regime, device) not in self.lessons for device in (step.device.name, None)):
             found.append(f"too little was measured in this regime: {step.regime}")
-        return found or [f"too little was measured on {step.device.name} in this regime: {step.regime}"]
+        return found
+
+
+def keys_of(step: Step) -> list[Key]:
+    """Where to look for what is known about it, the most particular first."""
+    return [(step.regime, step.device.name), (None, step.device.name), (step.regime, None), (None, None)]
 
 
 def by_class(parts: Floats, value_s: float) -> dict[str, float]:
