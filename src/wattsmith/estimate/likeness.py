@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 
 USUAL_REACH = 2.0  # doublings
@@ -49,8 +49,8 @@ class Process:
     def guess(self, sizes: Any, words: Any) -> tuple[Any, Any]:
         """What to expect of other calls, and its standard deviation."""
         kernel = self._kernel(sizes, words)
-        explained = np.einsum("ij,ji->i", kernel, cho_solve(self._factor, kernel.T, check_finite=False))
-        variance = np.maximum(self.reach.spread**2 - explained, 0.0) + self.reach.noise**2
+        whitened = solve_triangular(self._factor[0], kernel.T, lower=True, check_finite=False)
+        variance = np.maximum(self.reach.spread**2 - np.sum(whitened**2, axis=0), 0.0) + self.reach.noise**2
         return kernel @ self._solved, np.sqrt(variance)
 
 

@@ -8,6 +8,7 @@ from everything measured the second part fades out, and only the costs speak.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,11 @@ class Kind:
     def reach(self) -> Reach:
         return self._process.reach
 
+    def on(self, peak: Peak) -> "Kind":
+        other = copy(self)
+        other._peak = peak
+        return other
+
     def guess(self, features: Sequence[Features]) -> tuple[Any, Any]:
         """Seconds of one call each, and the standard deviation of their logarithm."""
         costs = np.array([self._peak.costs_s(one) for one in features]) @ self.factors
@@ -106,12 +112,16 @@ class OperatorTimes:
         self._peak = peak
 
     @classmethod
-    def fit(cls, examples: Iterable[Example], peak: Peak) -> "OperatorTimes":
+    def fit(
+        cls, examples: Iterable[Example], peak: Peak, reaches: Mapping[str, Reach] | None = None
+    ) -> "OperatorTimes":
+        """From measured calls. REACHES, by kind, where they are known from before."""
+        known = reaches or {}
         by_kind: dict[str, list[Example]] = defaultdict(list)
         for one in examples:
             if one.busy_s > 0:
                 by_kind[one.features.model].append(one)
-        return cls({name: Kind(thinned(some), peak) for name, some in by_kind.items()}, peak)
+        return cls({name: Kind(thinned(some), peak, known.get(name)) for name, some in by_kind.items()}, peak)
 
     def guess(self, features: Sequence[Features]) -> Guess:
         busy_s, doubt = np.zeros(len(features)), np.zeros(len(features))
@@ -127,6 +137,14 @@ class OperatorTimes:
                 busy_s[at] = costs[:, 0] * 2 + np.maximum(costs[:, 1], costs[:, 2]) / 0.7
                 doubt[at] = SPREAD
         return Guess(busy_s=busy_s, doubt=doubt)
+
+    def on(self, peak: Peak) -> "OperatorTimes":
+        """The same for a device of other peaks."""
+        return OperatorTimes({name: kind.on(peak) for name, kind in self._kinds.items()}, peak)
+
+    @property
+    def reaches(self) -> Mapping[str, Reach]:
+        return {name: kind.reach for name, kind in self._kinds.items()}
 
     @property
     def kinds(self) -> Mapping[str, int]:

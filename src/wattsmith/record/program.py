@@ -102,6 +102,9 @@ class Program:
             torch.compiler.reset()
         if self.device.startswith("cuda"):
             gc.collect()  # modules refer to themselves; memory must be free before the next program
+            # A workspace that stays would keep the whole segment that it lies in, and the next program would be said
+            # to hold it.
+            torch._C._cuda_clearCublasWorkspaces()
             torch.cuda.empty_cache()
 
     def __enter__(self) -> "Program":

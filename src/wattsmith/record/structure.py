@@ -45,6 +45,7 @@ class Ledger:
     launches: int = 0
     dispatches: int = 0
     backward_dispatches: int = 0
+    sequential: int = 0
     alive: dict[int, tuple[int, int, Any]] = field(default_factory=dict)  # storage → number, bytes, how we see its end
     memory: list[tuple[int, int]] = field(default_factory=list)  # as in Trace
     step_at: int = 0
@@ -64,7 +65,7 @@ class Ledger:
 
     def start_again(self) -> None:
         """Forget what was counted, not what is alive."""
-        self.dispatches = self.backward_dispatches = 0
+        self.dispatches = self.backward_dispatches = self.sequential = 0
         self.sequence.clear()
         self.step_at = len(self.memory)
         self.calls.tallies.clear()
@@ -72,6 +73,7 @@ class Ledger:
 
     def add_launches(self, more: int) -> None:
         self.launches += more
+        self.sequential += more
 
     def hold(self, tensor: Any) -> int:
         """Count the tensor's storage as alive until it is not. Gives the storage's address."""
@@ -170,7 +172,7 @@ def note_weights(ledger: Ledger, traits: Traits, inputs: list[Any], after: list[
     for one in inputs:
         if isinstance(one, torch.nn.Parameter):
             ledger.weights[one.untyped_storage()._cdata] = one
-    if traits.name == "_to_copy" and (weight := ledger.weight_behind(inputs[0])) is not None:
+    if traits.name == "_to_copy" and inputs and (weight := ledger.weight_behind(inputs[0])) is not None:
         ledger.copies[after[0]] = weight
     if traits.its_class not in ("conv", "matmul") or in_backward():
         return
@@ -218,6 +220,7 @@ def trace(
         last_step_at=ledger.step_at,
         dispatches=ledger.dispatches,
         backward_dispatches=ledger.backward_dispatches,
+        sequential=ledger.sequential,
         order=tuple(WAIT if key is None else places[key] for key in ledger.sequence),
     )
 

@@ -18,6 +18,7 @@ class Trace:
     order: tuple[int, ...]  # places in `calls`, one after the other; WAIT: the host waits for the device
     dispatches: int  # operators that the host goes through, also those that cost the device nothing
     backward_dispatches: int  # of these, in the backward pass
+    sequential: int = 0  # kernels one after the other inside recurrent layers, which no call shows
 
     @property
     def assumed(self) -> int:
