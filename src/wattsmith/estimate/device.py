@@ -1,7 +1,7 @@
 """All that a record says of one device: how long operators take, how fast the host queues them, what it costs.
 
-Learned from runs whose calls were watched. Intervals come from networks that were left out, family by family. What takes
-long to find (how far calls reach, how far off left-out networks were) is kept as `Known`, in plain numbers.
+Learned from runs whose calls were watched. Intervals come from networks that were left out, family by family. What
+takes long to find (how far calls reach, how far off left-out networks were) is kept as `Known`, in plain numbers.
 """
 
 import math
@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-
-import numpy as np
+from typing import Any
 
 from wattsmith.estimate.conformal import Doubt
 from wattsmith.estimate.host import HostModel, host_time_s
@@ -119,6 +118,8 @@ class DeviceModel:
 
     def time(self, calls: Sequence[OperatorCall], switches: Switches, *, trains: bool) -> Timed:
         """What each of CALLS should take."""
+        import numpy as np
+
         used = tuple(one for one in calls if one.shapes)
         features = tuple(features_of(one, tf32=switches.allow(one.kind), trains=trains) for one in used)
         guess = self.operators.guess(features)
@@ -148,7 +149,7 @@ class DeviceModel:
         )
 
 
-def _share(amounts: np.ndarray, chosen: np.ndarray) -> float:  # type: ignore[type-arg]
+def _share(amounts: Any, chosen: Any) -> float:
     whole = float(amounts.sum())
     return float(amounts[chosen].sum()) / whole if whole else 1.0
 
@@ -269,7 +270,8 @@ class _LeftOut:
 
 
 def _left_out(model: DeviceModel, run: Run) -> _LeftOut:
-    assert run.times is not None and run.consumption is not None
+    assert run.times is not None
+    assert run.consumption is not None
     timed = model.time(run.calls, switches_of(run), trains=run.workload.mode == "train")
     figures: dict[str, tuple[float, float]] = {}
     busy_s = run.times.busy_s or math.fsum(one.busy_s or 0.0 for one in run.calls)

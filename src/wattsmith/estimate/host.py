@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from wattsmith.estimate.operators import relative_fit
 from wattsmith.terms.run import OperatorCall, StepTimes
 
@@ -38,9 +36,11 @@ class HostModel:
     def fit(cls, measured: Iterable[tuple[Sequence[OperatorCall], float, str]]) -> "HostModel":
         """From calls of steps, the seconds that the host took for each, and the session that measured it.
 
-        Hosts are not equally fast, nor is one at all times, so each session has a speed of its own. The model stands for
-        the host in the middle.
+        Hosts are not equally fast, nor is one at all times, so each session has a speed of its own. The model stands
+        for the host in the middle.
         """
+        import numpy as np
+
         rows = list(measured)
         if len(rows) < ENOUGH:
             return cls.usual()
@@ -55,7 +55,8 @@ class HostModel:
             middles = {one: float(np.median(off[sessions == one])) for one in set(sessions)}
             middle = sum(middles.values()) / len(middles)
             slowness = np.exp([middles[one] - middle for one in sessions])
-        return cls(*(float(one) for one in factors), steps=len(rows))
+        step_s, light_s, forward_s, backward_s, tensor_s = map(float, factors)
+        return cls(step_s, light_s, forward_s, backward_s, tensor_s, steps=len(rows))
 
     def call_s(self, call: OperatorCall) -> float:
         """The host's time for one call."""
@@ -87,5 +88,7 @@ def _counts_of(call: OperatorCall) -> tuple[int, int, int, int]:
 
 
 def _counts(calls: Sequence[OperatorCall]) -> list[float]:
+    import numpy as np
+
     each = np.array([_counts_of(one) for one in calls]) * np.array([one.calls for one in calls])[:, None]
     return [1.0, *(float(one) for one in each.sum(axis=0))]

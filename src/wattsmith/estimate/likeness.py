@@ -8,10 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
-from scipy.optimize import minimize
-
 USUAL_REACH = 2.0  # doublings
 USUAL_APART = 0.5  # what a differing word adds to half the squared distance
 SURE = 1.0  # how firmly the usual is believed, as the spread of its logarithm
@@ -34,6 +30,9 @@ class Process:
     """What was left of measured calls, and what that says of others."""
 
     def __init__(self, sizes: Any, words: Any, left: Any, reach: Reach) -> None:
+        import numpy as np
+        from scipy.linalg import cho_factor, cho_solve  # type: ignore[import-untyped]
+
         self.reach = reach
         self._sizes, self._words = sizes, words
         kernel = self._kernel(sizes, words)
@@ -42,12 +41,17 @@ class Process:
         self._solved = cho_solve(self._factor, left, check_finite=False)
 
     def _kernel(self, sizes: Any, words: Any) -> Any:
+        import numpy as np
+
         far = distances(sizes, words, self._sizes, self._words)
         weights = np.array([0.5 / one**2 for one in self.reach.sizes] + list(self.reach.words))
         return self.reach.spread**2 * np.exp(-np.tensordot(weights, far, axes=1))
 
     def guess(self, sizes: Any, words: Any) -> tuple[Any, Any]:
         """What to expect of other calls, and its standard deviation."""
+        import numpy as np
+        from scipy.linalg import solve_triangular
+
         kernel = self._kernel(sizes, words)
         whitened = solve_triangular(self._factor[0], kernel.T, lower=True, check_finite=False)
         variance = np.maximum(self.reach.spread**2 - np.sum(whitened**2, axis=0), 0.0) + self.reach.noise**2
@@ -56,6 +60,8 @@ class Process:
 
 def distances(sizes: Any, words: Any, other_sizes: Any, other_words: Any) -> Any:
     """By size and word: squared differences, and 1 where words differ."""
+    import numpy as np
+
     apart = [(sizes[:, at, None] - other_sizes[None, :, at]) ** 2 for at in range(sizes.shape[1])]
     apart += [(words[:, at, None] != other_words[None, :, at]).astype(float) for at in range(words.shape[1])]
     return np.stack(apart)
@@ -63,6 +69,9 @@ def distances(sizes: Any, words: Any, other_sizes: Any, other_words: Any) -> Any
 
 def likely_reach(sizes: Any, words: Any, left: Any) -> Reach:
     """The reach that makes what was left most likely, held near the usual."""
+    import numpy as np
+    from scipy.optimize import minimize  # type: ignore[import-untyped]
+
     if len(left) > SAMPLE:
         chosen = np.random.default_rng(0).choice(len(left), SAMPLE, replace=False)
         sizes, words, left = sizes[chosen], words[chosen], left[chosen]
@@ -89,6 +98,9 @@ def likely_reach(sizes: Any, words: Any, left: Any) -> Reach:
 
 def _unlikeliness(at: Any, far: Any, left: Any, usual: Any) -> tuple[float, Any]:
     """How unlikely what was left is with these logarithms, and which way it gets likelier."""
+    import numpy as np
+    from scipy.linalg import cho_factor, cho_solve
+
     weights, spread, noise = np.exp(at[:-2]), np.exp(at[-2]), np.exp(at[-1])
     smooth = spread**2 * np.exp(-np.tensordot(weights, far, axes=1))
     kernel = smooth + noise**2 * np.eye(len(left))
@@ -106,4 +118,6 @@ def _unlikeliness(at: Any, far: Any, left: Any, usual: Any) -> tuple[float, Any]
 
 def coded(rows: Sequence[Sequence[str]], codes: dict[str, int]) -> Any:
     """Words as numbers; those that CODES does not know are added."""
+    import numpy as np
+
     return np.array([[codes.setdefault(one, len(codes)) for one in row] for row in rows])

@@ -12,9 +12,6 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from scipy.optimize import nnls
-
 from wattsmith.estimate.likeness import Process, Reach, coded, likely_reach
 from wattsmith.estimate.shapes import Features
 
@@ -58,6 +55,8 @@ class Kind:
     """Calls of one kind."""
 
     def __init__(self, examples: Sequence[Example], peak: Peak, reach: Reach | None = None) -> None:
+        import numpy as np
+
         self._peak = peak
         self._codes: dict[str, int] = {}
         self.examples = len(examples)
@@ -82,17 +81,24 @@ class Kind:
 
     def guess(self, features: Sequence[Features]) -> tuple[Any, Any]:
         """Seconds of one call each, and the standard deviation of their logarithm."""
+        import numpy as np
+
         costs = np.array([self._peak.costs_s(one) for one in features]) @ self.factors
         left, doubt = self._process.guess(_sizes(features), coded([one.words for one in features], self._codes))
         return np.maximum(costs * np.exp(self.offset + left), LEAST_S), doubt
 
 
 def _sizes(features: Sequence[Features]) -> Any:
+    import numpy as np
+
     return np.array([one.sizes for one in features])
 
 
 def relative_fit(costs: Any, actual: Any) -> Any:
     """Factors of COSTS, none below zero, that come close to ACTUAL by ratio."""
+    import numpy as np
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
+
     # A few extremes must not decide: what lies far off counts less, in a few rounds.
     weights = 1.0 / actual
     factors = nnls(costs * weights[:, None], np.ones(len(actual)))[0]
@@ -124,18 +130,20 @@ class OperatorTimes:
         return cls({name: Kind(thinned(some), peak, known.get(name)) for name, some in by_kind.items()}, peak)
 
     def guess(self, features: Sequence[Features]) -> Guess:
+        import numpy as np
+
         busy_s, doubt = np.zeros(len(features)), np.zeros(len(features))
         places: dict[str, list[int]] = defaultdict(list)
         for at, one in enumerate(features):
             places[one.model].append(at)
-        for model, at in places.items():
-            some = [features[i] for i in at]
+        for model, chosen in places.items():
+            some = [features[at] for at in chosen]
             if model in self._kinds:
-                busy_s[at], doubt[at] = self._kinds[model].guess(some)
+                busy_s[chosen], doubt[chosen] = self._kinds[model].guess(some)
             else:
                 costs = np.array([self._peak.costs_s(one) for one in some])
-                busy_s[at] = costs[:, 0] * 2 + np.maximum(costs[:, 1], costs[:, 2]) / 0.7
-                doubt[at] = SPREAD
+                busy_s[chosen] = costs[:, 0] * 2 + np.maximum(costs[:, 1], costs[:, 2]) / 0.7
+                doubt[chosen] = SPREAD
         return Guess(busy_s=busy_s, doubt=doubt)
 
     def on(self, peak: Peak) -> "OperatorTimes":
@@ -153,6 +161,8 @@ class OperatorTimes:
 
 def thinned(examples: list[Example]) -> list[Example]:
     """One example for calls that are the same, and no more than MOST."""
+    import numpy as np
+
     seen: dict[tuple[object, ...], list[Example]] = defaultdict(list)
     for one in examples:
         seen[(one.features.sizes, one.features.words)].append(one)

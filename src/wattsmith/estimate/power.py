@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from wattsmith.estimate.operators import relative_fit
 from wattsmith.estimate.shapes import Features
 
@@ -57,12 +55,16 @@ class EnergyModel:
     @classmethod
     def fit(cls, measured: Iterable[tuple[Activity, float]], limit_w: float | None) -> "EnergyModel":
         """From activities and the joules of their steps."""
+        import numpy as np
+
         rows = list(measured)
         terms = np.array([activity.terms() for activity, _ in rows])
         return cls(relative_fit(terms, np.array([energy_j for _, energy_j in rows])), limit_w)
 
     def energy_j(self, activity: Activity, limit_w: float | None = None) -> float:
         """Joules of one step, under LIMIT_W or the limit that was in force when the record was taken."""
+        import numpy as np
+
         power_w = max(float(np.array(activity.terms()) @ self.factors) / activity.step_s, LEAST_POWER_W)
         limits = [one for one in (limit_w, self.limit_w) if one is not None]
         return min([power_w, *limits]) * activity.step_s
