@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from tests.estimate.steps_made_up import PLAIN, family_of_steps, record, step
 
-from wattsmith.estimate.costs import Regime, cost_terms
+from wattsmith.estimate.costs import TERMS, Regime, cost_terms
 from wattsmith.estimate.standing import Level
 from wattsmith.estimate.whole import Whole, folds_of, nonnegative, weights_for
 from wattsmith.terms.errors import BadTerm
@@ -144,10 +144,25 @@ def test_no_small_change_of_a_nonnegative_solution_is_better(rows):
 
 
 def test_a_few_wild_rows_do_not_rule_the_weights():
-    terms = np.linspace(1, 2, 100)[:, None]
-    actual_s = 3 * terms[:, 0]
-    actual_s[:5] *= 20
-    assert weights_for(terms, actual_s)[0] == pytest.approx(3.0, rel=0.05)
+    rows = record()
+    terms = np.array([cost_terms(row.step) for row in rows])
+    actual_s = np.array([row.step_s for row in rows])
+    wild_s = actual_s * np.where(np.arange(len(rows)) % 16 == 0, 20.0, 1.0)
+    assert terms @ weights_for(terms, wild_s) == pytest.approx(actual_s, rel=0.1)
+
+
+def test_what_no_run_did_costs_what_it_usually_does():
+    rows = record()
+    weights = weights_for(np.array([cost_terms(row.step) for row in rows]), np.array([row.step_s for row in rows]))
+    assert weights[TERMS.index("conv: operations")] == pytest.approx(2.0)
+    assert weights[TERMS.index("softmax: bytes")] == pytest.approx(1.5)
+
+
+def test_five_runs_are_enough_to_come_near():
+    rows = record()
+    whole = Whole.learn(rows[::13])
+    errors = [abs(whole.estimate(row.step).step_s.value / row.step_s - 1) for row in rows]
+    assert sorted(errors)[len(errors) // 2] < 0.2
 
 
 def test_a_group_is_never_split_over_parts():

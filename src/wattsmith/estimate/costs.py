@@ -36,6 +36,14 @@ CALL_S = 1e-5  # unit of a call or launch
 STEP_S = 1e-3  # unit of what a step takes whatever it does
 HOST_BANDWIDTH = 1e10  # bytes per second over which a batch reaches the device: PCIe 3.0 in practice
 
+# What a term usually costs, in times itself: products at half of what the device holds, other work at two thirds of its
+# bandwidth, 5 µs a launch. Terms that a record says little about stay near it.
+USUAL = (
+    *(usual for _ in PRODUCTS for usual in (2.0, 1.0, 0.5)),
+    *(1.5 for _ in LIGHT),
+    *(1.0, 1.0, 0.5, 1.0),
+)
+
 _NOTHING = OperatorCount(calls=0, flops=0.0, moved_bytes=0.0)
 
 

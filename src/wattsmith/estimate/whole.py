@@ -4,7 +4,8 @@ Two parts, fitted for each device and regime that has enough runs; for each devi
 have not; and over all devices, for the ones that have not been measured (there without the second part):
 
 base      a sum of cost terms (see `costs`) with weights that cannot be negative, so that more work never takes less
-          time; fitted to relative error, with less and less say for rows that stay far off
+          time; fitted to relative error, with less and less say for rows that stay far off, and drawn towards what
+          such work usually costs, so that a few runs are enough and an operator that no run had is not free
 residual  what is left, log(actual / base), carried over from steps that are alike. A Gaussian process with mean zero:
           near measured steps it corrects the base, far from them it fades out by itself, and its own variance says
           how much is known, which widens the interval (see `conformal`)
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattsmith.estimate.conformal import Doubt
-from wattsmith.estimate.costs import TERMS, Regime, Step, Timed, shares, table
+from wattsmith.estimate.costs import TERMS, USUAL, Regime, Step, Timed, shares, table
 from wattsmith.estimate.standing import WIDE, Reach, Signs, Standing
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.work import Interval
@@ -33,7 +34,7 @@ Key = tuple[Regime | None, str | None]
 
 FEWEST = 30  # runs of one device and regime that make a fit of its own
 MOST = 2_000  # runs whose likeness is kept; more make fitting slow and hardly better
-RIDGE = 1e-3  # pull of weights towards zero, against terms that always come together
+PULL = 0.01  # of weights towards what is usual, in rows; it rules where runs are few or a term hardly ever matters
 ROUNDS = 6  # of reweighting
 CLOSE = 0.05  # log error below which rows count fully
 REACH = 1.0  # distance over which likeness fades, where 1 is as far as two traits usually differ
@@ -73,16 +74,17 @@ def weights_for(terms: Floats, actual_s: Floats) -> Floats:
     """Weights on cost terms with small relative errors, in which no few rows rule."""
     import numpy as np
 
-    weights: Floats = np.zeros(terms.shape[1])
+    usual = np.array(USUAL)
+    pull = math.sqrt(PULL) * np.ones(len(usual))
+    times: Floats = np.ones(len(usual))
     say = np.ones(len(actual_s))
     for _ in range(ROUNDS):
-        rows = terms * (say / actual_s)[:, None]
-        scale = np.sqrt((rows**2).mean(axis=0)) + 1e-12
-        pulled = np.vstack([rows / scale, math.sqrt(RIDGE * len(actual_s)) * np.eye(terms.shape[1])])
-        weights = nonnegative(pulled, np.concatenate([say, np.zeros(terms.shape[1])])) / scale
-        said = np.maximum(terms @ weights, 1e-12)
+        rows = terms * usual * (say / actual_s)[:, None]
+        times = nonnegative(np.vstack([rows, np.diag(pull)]), np.concatenate([say, pull]))
+        said = np.maximum(terms @ (times * usual), 1e-12)
         # (said - actual)² ÷ (said · actual) is nearly the squared log error; over the error itself, its absolute value.
         say = np.sqrt(actual_s / said / np.maximum(np.abs(np.log(said / actual_s)), CLOSE))
+    weights: Floats = times * usual
     return weights
 
 
