@@ -49,8 +49,8 @@ def evenness_of(call: OperatorCall) -> str:
     if call.kind == "matmul":
         sizes = [one for shape in call.shapes for one in shape[-2:] if len(shape) >= 2]
     elif call.kind in ("conv", "grouped-conv"):
-        weight = call.shapes[2 if call.operator == "convolution_backward" else 1]
-        sizes = list(weight[:2])
+        weights = call.shapes[2:3] if call.operator == "convolution_backward" else call.shapes[1:2]
+        sizes = [one for weight in weights for one in weight[:2]]
     else:
         return ""
     return "even" if all(one % 8 == 0 for one in sizes) else "odd"
@@ -123,10 +123,10 @@ def _attention(call: OperatorCall) -> Sized:
     wide = [shape for shape in call.shapes if len(shape) == 4]
     if len(wide) < 2:
         return _light(call)
-    query, key = wide[0], wide[1]
-    if call.operator.endswith("backward") and len(wide) > 2:
-        query, key = wide[1], wide[2]
-    masked = 2 if len(wide) > 3 and wide[-1][-1] == wide[-1][-2] else 1
+    out = wide[0] if call.operator.endswith("backward") and len(wide) > 2 else None  # as its gradient, which is first
+    query, key = (wide[0], wide[1]) if out is None else (wide[1], wide[2])
+    others = wide[3:] if out is None else [shape for shape in wide[4:] if shape != out]
+    masked = 2 if any(shape[2:] == (query[2], key[2]) for shape in others) else 1
     causal = 2 if call.options.get("causal") else 1
     return "attention", [query[0] * query[1], query[2], key[2], query[3], causal, masked], key[2]
 
