@@ -24,6 +24,8 @@ ENOUGH = 5  # watched networks; fewer say nothing of networks
 NOTABLE = 0.05  # share of the time from which products matter
 STRAY = 3.0  # an allocator that holds more times the tensors still has what a program before it needed
 LEAST_DOUBT = 0.05  # of a whole step, in the logarithm
+USUAL_DOUBT, LARGE_DOUBT = 0.3, 0.6  # where too few networks tell
+UNTOLD = 3.0  # factor by which a figure may be off, there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ class DeviceModel:
         guess = self.operators.guess(features)
         took_s = np.array([one.calls for one in used]) * guess.busy_s
         share = took_s / took_s.sum()
-        known = np.array([one.words[:2] in self.seen for one in features])
+        known = np.array([one.words[:2] in self.seen for one in features], dtype=bool)
         flops, moved = np.array([one.flops for one in used]), np.array([one.moved_bytes for one in used])
         return Timed(
             features=features,
@@ -246,12 +248,20 @@ def _doubts(runs: Sequence[Run], peak: Peak, reaches: Mapping[str, Reach]) -> Do
         model = _fit(rest, peak, reaches)
         rows += [_left_out(model, run) for run in networks if run.workload.family == out]
     if len(rows) < ENOUGH:
-        wide = Doubt.fit([1.0], [3.0], ["any"])
-        return Doubts(busy=wide, host=wide, energy=wide, memory=wide, held=wide, usual=0.3, large=0.6)
+        wide = _wide()
+        return Doubts(
+            busy=_wide(USUAL_DOUBT),
+            host=wide,
+            energy=wide,
+            memory=wide,
+            held=wide,
+            usual=USUAL_DOUBT,
+            large=LARGE_DOUBT,
+        )
     levels = sorted(one.doubt for one in rows)
     return Doubts(
         busy=_doubt(rows, "busy", widened=True),
-        host=_doubt(rows, "host"),
+        host=_maybe_doubt(rows, "host") or _wide(),
         energy=_maybe_doubt(rows, "energy"),
         memory=_maybe_doubt(rows, "memory"),
         held=_maybe_doubt(rows, "held"),
@@ -299,6 +309,11 @@ def _doubt(rows: Sequence[_LeftOut], figure: str, widened: bool = False) -> Doub
         [one.network for one in with_it],
         [one.doubt for one in with_it] if widened else None,
     )
+
+
+def _wide(at: float = 1.0) -> Doubt:
+    """The doubt where too few networks tell. AT: the width that it is meant for."""
+    return Doubt.fit([1.0], [UNTOLD], ["any"], [at])
 
 
 def _maybe_doubt(rows: Sequence[_LeftOut], figure: str) -> Doubt | None:
