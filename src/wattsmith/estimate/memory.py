@@ -127,11 +127,15 @@ class Allocator:
 def replay(memory: Sequence[tuple[int, int]], last_step_at: int = 0) -> Peaks:
     """Play MEMORY, which is a number and the bytes taken, 0 for given back. Peaks from place LAST_STEP_AT on."""
     allocator = Allocator()
-    for at, (tensor, size_bytes) in enumerate(memory):
-        if at == last_step_at:
-            allocator.peak_allocated_bytes = allocator.allocated_bytes
+    _play(allocator, memory[:last_step_at])
+    allocator.peak_allocated_bytes = allocator.allocated_bytes
+    _play(allocator, memory[last_step_at:])
+    return Peaks(allocated_bytes=allocator.peak_allocated_bytes, reserved_bytes=allocator.reserved_bytes)
+
+
+def _play(allocator: Allocator, memory: Sequence[tuple[int, int]]) -> None:
+    for tensor, size_bytes in memory:
         if size_bytes:
             allocator.take(tensor, size_bytes)
         else:
             allocator.give_back(tensor)
-    return Peaks(allocated_bytes=allocator.peak_allocated_bytes, reserved_bytes=allocator.reserved_bytes)
