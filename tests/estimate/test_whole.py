@@ -11,7 +11,6 @@ from tests.estimate.steps_made_up import PLAIN, family_of_steps, record, step
 from wattsmith.estimate.costs import TERMS, Regime, cost_terms
 from wattsmith.estimate.standing import Level
 from wattsmith.estimate.whole import Whole, folds_of, nonnegative, weights_for
-from wattsmith.terms.errors import BadTerm
 
 np = pytest.importorskip("numpy")
 
@@ -94,9 +93,23 @@ def test_too_few_runs_still_give_an_answer_that_is_marked():
     assert said.standing.outside
 
 
-def test_nothing_to_learn_from_says_how_to_get_some():
-    with pytest.raises(BadTerm, match="wattsmith record run"):
-        Whole.learn([])
+def test_an_empty_record_gives_what_is_usual_and_says_how_to_take_one():
+    said = Whole.learn([]).estimate(step(matmul=(1e13, 1e12), launches=1_000))
+    assert said.step_s.value == pytest.approx(2.0 + 1.0, rel=0.01)  # twice a second of operations, a second of bytes
+    assert said.step_s.high == pytest.approx(4 * said.step_s.value)
+    assert said.from_runs == 0
+    assert said.standing.outside
+    assert "wattsmith record run" in said.standing.reasons[0]
+
+
+def test_regimes_with_few_runs_lean_on_the_device_as_a_whole():
+    few = [replace(row, step=replace(row.step, regime=Regime(mode="infer"))) for row in record()[::8]]
+    whole = Whole.learn([*record(), *few])
+    asked = replace(record()[21].step, regime=Regime(mode="infer"))
+    said = whole.estimate(asked)
+    assert said.from_runs == 72
+    assert said.step_s.value == pytest.approx(record()[21].step_s, rel=0.1)
+    assert "too little was measured in this regime: fp32, infer" in said.standing.reasons
 
 
 def test_one_estimate_takes_less_than_fifty_milliseconds(whole):

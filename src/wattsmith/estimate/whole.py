@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattsmith.estimate.conformal import Doubt
-from wattsmith.estimate.costs import TERMS, USUAL, Regime, Step, Timed, shares, table
-from wattsmith.estimate.standing import WIDE, Reach, Signs, Standing
-from wattsmith.terms.errors import BadTerm
+from wattsmith.estimate.costs import TERMS, USUAL, Regime, Step, Timed, cost_terms, shares, table
+from wattsmith.estimate.standing import WIDE, Level, Reach, Signs, Standing
 from wattsmith.terms.work import Interval
 
 if TYPE_CHECKING:
@@ -36,11 +35,13 @@ FEWEST = 30  # runs of one device and regime that make a fit of its own
 MOST = 2_000  # runs whose likeness is kept; more make fitting slow and hardly better
 PULL = 0.01  # of weights towards what is usual, in rows; it rules where runs are few or a term hardly ever matters
 ROUNDS = 6  # of reweighting
+LEAST_S = 1e-12  # no step takes less
 CLOSE = 0.05  # log error below which rows count fully
 REACH = 1.0  # distance over which likeness fades, where 1 is as far as two traits usually differ
 NOISE = 0.1  # share of the residual's variance that likeness does not explain
 FLOOR = 0.05  # smallest spread that a trait is measured in: one that never varied is not infinitely far
 ELSEWHERE = 2.0  # times the doubt, for a device not measured when only one was
+UNLEARNED = 4.0  # factor of the interval where nothing was measured; nine of ten public steps lie in it
 FOLDS = 20  # parts that groups are held out in, to learn how far predictions are off
 
 
@@ -63,7 +64,7 @@ def nonnegative(matrix: Floats, target: Floats) -> Floats:
             wrong = free & (tried <= 0)
             if not wrong.any():
                 break
-            reach = float(np.min(found[wrong] / (found[wrong] - tried[wrong])))
+            reach = float(np.min(found[wrong] / np.maximum(found[wrong] - tried[wrong], 1e-300)))
             found = found + reach * (tried - found)
             free &= found > 1e-14
         found = tried
@@ -81,7 +82,7 @@ def weights_for(terms: Floats, actual_s: Floats) -> Floats:
     for _ in range(ROUNDS):
         rows = terms * usual * (say / actual_s)[:, None]
         times = nonnegative(np.vstack([rows, np.diag(pull)]), np.concatenate([say, pull]))
-        said = np.maximum(terms @ (times * usual), 1e-12)
+        said = np.maximum(terms @ (times * usual), LEAST_S)
         # (said - actual)² ÷ (said · actual) is nearly the squared log error; over the error itself, its absolute value.
         say = np.sqrt(actual_s / said / np.maximum(np.abs(np.log(said / actual_s)), CLOSE))
     weights: Floats = times * usual
@@ -122,7 +123,7 @@ class Fit:
         centre = traits.mean(axis=0)
         spread = np.maximum(traits.std(axis=0), FLOOR)
         places = (traits[kept] - centre) / spread
-        left = np.log(actual_s[kept] / (terms[kept] @ weights))
+        left = np.log(actual_s[kept] / np.maximum(terms[kept] @ weights, LEAST_S))
         if not local:
             left = np.zeros_like(left)  # mostly the device's own doing, which says nothing about another device
         inverse = np.linalg.inv(likeness(distance(places, places)) + NOISE * np.eye(len(places)))
@@ -150,7 +151,7 @@ class Fit:
         alike = likeness(apart)
         left = alike @ self.pull
         unknown = 1.0 - np.einsum("ij,ij->i", alike @ self.inverse, alike)
-        base = np.log(terms @ self.weights)
+        base = np.log(np.maximum(terms @ self.weights, LEAST_S))
         opinion = self.second[0] + places @ self.second[1:]
         return Seen(
             step_s=np.exp(base + left),
@@ -252,11 +253,7 @@ class Whole:
 
     @classmethod
     def learn(cls, rows: Sequence[Timed]) -> Whole:
-        if not rows:
-            raise BadTerm(
-                "there is nothing to learn step times from. Take a record with `wattsmith record run`, or import one; "
-                "until then `roofline` gives an estimate from the data sheet alone."
-            )
+        """From none at all, what is usual is taken for granted, and every estimate says so."""
         by_key: dict[Key, list[Timed]] = defaultdict(list)
         for row in rows:
             for key in keys_of(row.step):
@@ -277,6 +274,8 @@ class Whole:
     def estimates(self, steps: Sequence[Step], level: float = 0.9) -> list[StepTime]:
         """Of many steps at once, in their order."""
         found: dict[int, StepTime] = {}
+        if not self.lessons:
+            return [unlearned(step) for step in steps]
         for key, places in self._by_lesson(steps).items():
             lesson = self.lessons[key]
             terms, traits = table([steps[at] for at in places])
@@ -307,6 +306,24 @@ class Whole:
         if all((step.regime, device) not in self.lessons for device in (step.device.name, None)):
             found.append(f"too little was measured in this regime: {step.regime}")
         return found
+
+
+def unlearned(step: Step) -> StepTime:
+    """What the data sheet and usual costs say, where nothing was measured."""
+    import numpy as np
+
+    parts = np.array(cost_terms(step)) * np.array(USUAL)
+    value_s = float(parts.sum())
+    why = (
+        "nothing was measured: this rests on the data sheet and on what such work usually costs. "
+        "Take a record with `wattsmith record run`, or import one."
+    )
+    return StepTime(
+        step_s=Interval(value=value_s, low=value_s / UNLEARNED, high=value_s * UNLEARNED),
+        by_class_s=by_class(parts, value_s),
+        standing=Standing(level=Level.OUTSIDE, reasons=(why,)),
+        from_runs=0,
+    )
 
 
 def keys_of(step: Step) -> list[Key]:
