@@ -90,6 +90,7 @@ def test_devices_that_were_measured_apart_teach_about_one_that_was_not():
 def test_too_few_runs_still_give_an_answer_that_is_marked():
     said = Whole.learn(family_of_steps("alone", 2.0, 4)).estimate(family_of_steps("alone", 2.0, 6)[5].step)
     assert said.step_s.value > 0
+    assert said.step_s.high > 1.9 * said.step_s.value
     assert said.standing.outside
 
 

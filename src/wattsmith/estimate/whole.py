@@ -227,7 +227,7 @@ class Lesson:
         fit = Fit.to(terms, traits, actual_s, local=local)
         if len(set(groups)) < 2:
             seen = fit.predict(terms, traits)
-            doubt = Doubt(scores=(math.log(WIDE),), shares=(1.0,), groups=1)
+            doubt = Doubt(scores=(math.log(WIDE) / math.sqrt(NOISE),), shares=(1.0,), groups=1)  # not known at all
         else:
             seen = held_out(terms, traits, actual_s, groups, local=local)
             width = seen.unknown if local or across else seen.unknown / ELSEWHERE
