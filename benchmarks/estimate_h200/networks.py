@@ -106,14 +106,10 @@ def vision(name: str, batches: tuple[int, int, int], optimizer: str = "sgd", siz
 
         return models.get_model(name, weights=None)
 
-    return Network(
-        name=name, make=make, inputs=images(size), loss=class_loss, batches=batches, optimizer=optimizer
-    )
+    return Network(name=name, make=make, inputs=images(size), loss=class_loss, batches=batches, optimizer=optimizer)
 
 
-def language(
-    name: str, made_of: Callable[[], Any], length: int, words: int, batches: tuple[int, int, int]
-) -> Network:
+def language(name: str, made_of: Callable[[], Any], length: int, words: int, batches: tuple[int, int, int]) -> Network:
     return Network(
         name=name,
         make=made_of,

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wattsmith.flows.choosing import choose
+    from wattsmith.flows.estimating import estimate
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
     from wattsmith.flows.recording import record
@@ -18,14 +20,28 @@ if TYPE_CHECKING:
     from wattsmith.terms.errors import WattsmithError
 
 __version__ = "0.1.0"
-__all__ = ["WattsmithError", "Window", "begin", "end", "machine", "measure", "open_session", "record", "replay"]
+__all__ = [
+    "WattsmithError",
+    "Window",
+    "begin",
+    "choose",
+    "end",
+    "estimate",
+    "machine",
+    "measure",
+    "open_session",
+    "record",
+    "replay",
+]
 
 # Loaded when first used, so that the import itself costs next to nothing.
 _HOMES = {
     "Window": ("wattsmith.terms.energy", "Window"),
     "WattsmithError": ("wattsmith.terms.errors", "WattsmithError"),
     "begin": ("wattsmith.flows.measuring", "begin"),
+    "choose": ("wattsmith.flows.choosing", "choose"),
     "end": ("wattsmith.flows.measuring", "end"),
+    "estimate": ("wattsmith.flows.estimating", "estimate"),
     "machine": ("wattsmith.flows.machine", "describe_machine"),
     "measure": ("wattsmith.flows.measuring", "measure"),
     "open_session": ("wattsmith.flows.measuring", "open_session"),

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from wattsmith import __version__
+from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
 from wattsmith.terms.errors import CommandNotStarted, WattsmithError
@@ -40,6 +41,7 @@ app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings
     measure
 )
 app.add_typer(record, name="record")
+app.command("estimate")(estimate_command)
 
 
 def main() -> None:

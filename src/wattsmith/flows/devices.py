@@ -1,0 +1,177 @@
+"""Devices as their records know them: found by name, learned from runs, and what takes long to find is kept."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from wattsmith.estimate.device import DeviceModel, Known, usable
+from wattsmith.estimate.operators import Peak
+from wattsmith.estimate.sheets import SHEETS, DataSheet, UnknownDevice, sheet_of
+from wattsmith.flows.records import opened, runs_of, shipped_records
+from wattsmith.store.opening import default_path
+from wattsmith.store.shipped import RECORDS
+from wattsmith.terms.errors import BadInput
+from wattsmith.terms.estimate import Basis
+from wattsmith.terms.facts import as_plain
+from wattsmith.terms.parse import parse_fact
+from wattsmith.terms.run import Run
+
+Tell = Callable[[str], object]
+FEWEST = 5  # runs with calls; a record of fewer says too little of a device
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+# A CPU's record fits its own efficiencies; these only make them numbers near one.
+CPU_PEAK = Peak(flops_per_s=dict.fromkeys(PRECISIONS, 1e11), bandwidth_bytes_per_s=2e10)
+MODEL_VERSION = 1  # of what is kept; raise it when the models change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDevice:
+    """A device, what its record teaches, and where that record is."""
+
+    name: str
+    sheet: DataSheet | None  # None: a CPU
+    model: DeviceModel
+    runs: tuple[Run, ...]
+    record: str
+    basis: Basis
+    power_scale: float = 1.0
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        sizes = [run.device.memory_bytes for run in self.runs if run.device.memory_bytes]
+        if self.basis is not Basis.SHEET and sizes:
+            return sizes[0]
+        return None if self.sheet is None else self.sheet.memory_bytes
+
+
+def known_device(name: str, record: str | None = None, tell: Tell = lambda _: None) -> KnownDevice:
+    """The device called NAME, from RECORD, else from this user's own or one that is shipped; else by its data sheet."""
+    if name == "cpu":
+        return _learned("cpu", None, _cpu_runs(record), record or "your own record", tell)
+    sheet = _sheet(name, record)
+    for place in [record] if record is not None else [None, *shipped_records()]:
+        runs = _runs_on(sheet, place)
+        if len(runs) >= FEWEST:
+            return _learned(sheet.name, sheet, runs, place or "your own record", tell)
+    return _scaled(sheet, tell)
+
+
+def known_names(record: str | None = None) -> list[str]:
+    """Devices that a record knows, by the names that they go by here."""
+    found = []
+    for place in [record] if record is not None else [None, *shipped_records()]:
+        with suppress(BadInput):
+            found += [run.device.name for run in _all_runs(place) if usable(run)]
+    return list(dict.fromkeys(found))
+
+
+def _sheet(name: str, record: str | None) -> DataSheet:
+    try:
+        return sheet_of(name)
+    except UnknownDevice as unknown:
+        measured = ", ".join(known_names(record)) or "none"
+        raise BadInput(f"{unknown}. Devices with a record here: {measured}; `cpu` for this machine's own.") from unknown
+
+
+def _all_runs(place: str | None) -> list[Run]:
+    if place is None and not default_path().is_file():
+        return []
+    return runs_of(place)
+
+
+def _runs_on(sheet: DataSheet, place: str | None) -> list[Run]:
+    return [run for run in _all_runs(place) if usable(run) and run.device.kind == "cuda" and _is(sheet, run)]
+
+
+@cache
+def _name_of(device: str) -> str | None:
+    with suppress(UnknownDevice):
+        return sheet_of(device).name
+    return None
+
+
+def _is(sheet: DataSheet, run: Run) -> bool:
+    return _name_of(run.device.name) == sheet.name
+
+
+def _cpu_runs(record: str | None) -> list[Run]:
+    runs = [run for run in _all_runs(record) if usable(run) and run.device.kind == "cpu"]
+    if len(runs) < FEWEST:
+        raise BadInput(
+            "no record tells what this CPU does. Take one first: wattsmith record run --preset smoke --device cpu"
+        )
+    return runs
+
+
+def _learned(name: str, sheet: DataSheet | None, runs: Sequence[Run], record: str, tell: Tell) -> KnownDevice:
+    peak = CPU_PEAK if sheet is None else peak_of(sheet)
+    kept = kept_at(runs, record)
+    known = _read_known(kept)
+    model = DeviceModel.learn(runs, peak, known=known, tell=tell if known is None else lambda _: None)
+    if known is None and model.known is not None:
+        _keep(model.known, kept)
+    return KnownDevice(name=name, sheet=sheet, model=model, runs=tuple(runs), record=record, basis=Basis.OPERATORS)
+
+
+def _scaled(sheet: DataSheet, tell: Tell) -> KnownDevice:
+    """A device that nobody measured: the record that is shipped, by the ratio of the data sheets."""
+    near = known_device(shipped_records()[0], shipped_records()[0], tell)
+    assert near.sheet is not None
+    return KnownDevice(
+        name=sheet.name,
+        sheet=sheet,
+        model=near.model.on(peak_of(sheet)),
+        runs=near.runs,
+        record=f"{near.record}, scaled by data sheets",
+        basis=Basis.SHEET,
+        power_scale=sheet.tdp_w / near.sheet.tdp_w,
+    )
+
+
+def peak_of(sheet: DataSheet) -> Peak:
+    return Peak(flops_per_s={one: sheet.peak(one) for one in PRECISIONS}, bandwidth_bytes_per_s=sheet.bandwidth)
+
+
+def fingerprint(runs: Sequence[Run]) -> str:
+    """Names what was learned from: these runs, by this version of the models."""
+    of_runs = sorted(f"{run.workload.key} {run.provenance.session} {len(run.calls)}" for run in runs)
+    return hashlib.sha256("\n".join([str(MODEL_VERSION), *of_runs]).encode()).hexdigest()[:16]
+
+
+def kept_at(runs: Sequence[Run], record: str) -> Path:
+    """Where what was found out of RUNS is kept: beside a record that is shipped, else in the user's cache."""
+    mark = fingerprint(runs)
+    beside = RECORDS / f"{record}.{mark}.json"
+    if beside.is_file():
+        return beside
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "wattsmith" / f"known-{mark}.json"
+
+
+def _read_known(path: Path) -> Known | None:
+    with suppress(OSError, ValueError, BadInput):
+        return parse_fact(Known, json.loads(path.read_text(encoding="utf-8")))
+    return None
+
+
+def _keep(known: Known, path: Path) -> None:
+    """Keep KNOWN for the next time; where that cannot be, it is found again."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(as_plain(known)), encoding="utf-8")
+        part.replace(path)
+
+
+def is_measured(key: str, record: str | None) -> bool:
+    with opened(record) as store:
+        return any(run.workload.key == key for run in store.runs())
+
+
+def sheet_names() -> list[str]:
+    return [sheet.name for sheet in SHEETS]

@@ -1,0 +1,233 @@
+"""What a model that has not run will need: time, memory, power and energy, each with how far to trust it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from wattsmith.estimate.answer import Answer, Conditions, answer
+from wattsmith.estimate.baselines import BASELINES, predictor
+from wattsmith.estimate.costs import Regime, Step, timed_steps
+from wattsmith.estimate.device import Switches
+from wattsmith.estimate.memory import replay
+from wattsmith.estimate.parallel import Link, on_devices, sheet_link
+from wattsmith.flows.devices import KnownDevice, Tell, known_device
+from wattsmith.flows.models import LoadedModel, load_model, step_of, with_batch
+from wattsmith.record.structure import trace
+from wattsmith.terms.errors import BadInput, BadTerm
+from wattsmith.terms.estimate import Estimate, JobNeed
+from wattsmith.terms.trace import Trace
+from wattsmith.terms.work import Interval
+
+__all__ = ["Estimate", "HowToEstimate", "estimate", "estimate_of", "traced_step"]
+
+ASSUMED_LINK = "nvlink4"
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToEstimate:
+    """How the model is run, and on what."""
+
+    batch: int | None = None  # samples per step and device; None: as the inputs have, else 1
+    inputs: Any = None  # sizes as texts ("3x224x224"), or tensors; None: as the model usually takes
+    precision: str = "fp32"  # "fp32" as PyTorch's switches have it, "tf32", or autocast to "bf16" or "fp16"
+    mode: str = "train"
+    optimizer: str | None = "adamw"
+    layout: str = "contiguous"
+    accumulation: int = 1
+    compiled: bool = False
+    own_step: Any = None  # the user's own step function, called as own(model, optimizer, inputs)
+    device: str | KnownDevice = "h200"
+    record: str | None = None  # by name, path or URL; None: this user's own, else what is shipped
+    devices: int = 1  # data-parallel replicas
+    link: Link | None = None  # between them; None: by data sheet
+    samples: int | None = None  # in the data set
+    epochs: int = 1
+    power_limit_w: float | None = None
+    methods: bool = True  # other, named methods beside
+
+
+def estimate(model: Any, inputs: Any = None, tell: Tell = lambda _: None, **options: Any) -> Estimate:
+    """What a step of MODEL should cost; MODEL and INPUTS as in `load_model`, OPTIONS are the fields of HowToEstimate.
+
+    `estimate(net, torch.empty(64, 3, 224, 224), precision="bf16", device="h200")`
+    """
+    try:
+        how = HowToEstimate(inputs=inputs, **options)
+    except TypeError as unknown:
+        known = ", ".join(HowToEstimate.__dataclass_fields__)
+        raise BadInput(f"{unknown}. Options are: {known}") from unknown
+    _check(how)
+    tell("loading the model")
+    loaded = model if isinstance(model, LoadedModel) else load_model(model, inputs=how.inputs, batch=how.batch)
+    if isinstance(model, LoadedModel) and how.batch is not None and how.batch != model.batch:
+        loaded = with_batch(model, how.batch)
+    device = how.device if isinstance(how.device, KnownDevice) else known_device(how.device, how.record, tell)
+    tell("tracing a step")
+    traced, notes = traced_step(loaded, how)
+    return estimate_of(traced, device, how, batch=loaded.batch, notes=notes, without_rule=loaded.without_rule)
+
+
+def _check(how: HowToEstimate) -> None:
+    for name in ("batch", "accumulation", "devices", "samples", "epochs"):
+        value = getattr(how, name)
+        if value is not None and value < 1:
+            raise BadInput(f"{name} must be at least 1, got {value}")
+    if how.precision not in PRECISIONS:
+        raise BadInput(f"precision must be {', '.join(PRECISIONS)}, got {how.precision!r}")
+    if how.mode not in ("train", "infer"):
+        raise BadInput(f"mode must be train or infer, got {how.mode!r}")
+    if how.power_limit_w is not None and not 0 < how.power_limit_w < math.inf:
+        raise BadInput(f"the power limit must be positive and finite, got {how.power_limit_w}")
+
+
+def traced_step(loaded: LoadedModel, how: HowToEstimate) -> tuple[Trace, tuple[str, ...]]:
+    """A step of LOADED as it would run, and what was assumed."""
+    ready = step_of(
+        loaded,
+        mode=how.mode,
+        optimizer=how.optimizer,
+        precision="fp32" if how.precision == "tf32" else how.precision,
+        layout=how.layout,
+        accumulation=how.accumulation,
+        own=how.own_step,
+    )
+    traced = trace(
+        ready.step,
+        parameters=ready.parameters,
+        inputs=ready.inputs,
+        resident=ready.resident,
+        precision=ready.precision,
+        steps=ready.steps,
+    )
+    notes = list(dict.fromkeys((*loaded.notes, *ready.notes)))
+    if traced.assumed:
+        notes.append(f"the step asks tensors for values {traced.assumed} times, and the host waits for them each time")
+    return traced, tuple(notes)
+
+
+def switches_for(precision: str) -> Switches:
+    """Whether TF32 is allowed: for "fp32" as PyTorch's own switches are just now."""
+    if precision == "tf32":
+        return Switches(conv_tf32=True, matmul_tf32=True)
+    import torch
+
+    return Switches(
+        conv_tf32=bool(torch.backends.cudnn.allow_tf32), matmul_tf32=torch.get_float32_matmul_precision() != "highest"
+    )
+
+
+def estimate_of(
+    traced: Trace,
+    device: KnownDevice,
+    how: HowToEstimate,
+    *,
+    batch: int,
+    notes: Sequence[str] = (),
+    without_rule: Mapping[str, int] | None = None,
+) -> Estimate:
+    """What a traced step should cost on DEVICE."""
+    conditions = Conditions(
+        switches=switches_for(how.precision),
+        trains=how.mode == "train",
+        compiled=how.compiled,
+        basis=device.basis,
+        capacity_bytes=device.capacity_bytes,
+        power_limit_w=how.power_limit_w,
+        power_scale=device.power_scale,
+    )
+    found = answer(device.model, traced, replay(traced.memory, traced.last_step_at), conditions)
+    alone = _estimate(found, traced, device, how, batch, tuple(notes), without_rule or {})
+    together = _together(alone, how) if how.devices > 1 else alone
+    return replace(together, job=_job(together, how)) if how.samples is not None else together
+
+
+def _estimate(
+    found: Answer,
+    traced: Trace,
+    device: KnownDevice,
+    how: HowToEstimate,
+    batch: int,
+    notes: tuple[str, ...],
+    without_rule: Mapping[str, int],
+) -> Estimate:
+    return Estimate(
+        device=device.name,
+        devices=1,
+        batch=batch,
+        precision=how.precision,
+        mode=how.mode,
+        layout=how.layout,
+        basis=device.basis,
+        record=device.record,
+        from_runs=device.model.runs,
+        step_s=found.step_s,
+        busy_s=found.busy_s,
+        host_s=found.host_s,
+        host_bound=found.host_bound,
+        memory=found.memory,
+        power_w=found.power_w,
+        step_energy_j=found.step_energy_j,
+        standing=found.standing,
+        reasons=found.reasons,
+        covered_flops=found.timed.covered_flops,
+        covered_bytes=found.timed.covered_bytes,
+        by_kind_s=found.timed.by_kind(),
+        others_s=_others(traced, device, how) if how.methods else {},
+        structure=traced.structure,
+        without_rule=without_rule,
+        notes=notes,
+    )
+
+
+def _others(traced: Trace, device: KnownDevice, how: HowToEstimate) -> dict[str, float]:
+    """The step by the named methods, for comparison."""
+    if device.sheet is None:
+        return {}
+    regime = Regime(precision=how.precision, mode=how.mode, layout=how.layout, compiled=how.compiled)
+    step = Step(structure=traced.structure, device=device.sheet, regime=regime)
+    rows = timed_steps(device.runs)
+    others: dict[str, float] = {}
+    for name in BASELINES:
+        try:
+            others[name] = predictor(name, rows)([step])[0]
+        except (BadTerm, ValueError):
+            continue  # too little was measured for this method
+    return others
+
+
+def _together(alone: Estimate, how: HowToEstimate) -> Estimate:
+    link = how.link or sheet_link(ASSUMED_LINK)
+    several = on_devices(alone.as_prediction(), how.devices, float(alone.structure.parameter_bytes), link)
+    assert several.step_s is not None
+    note = f"{how.devices} devices over a link of {link.bandwidth_bytes_per_s / 1e9:.0f} GB/s ({link.source})"
+    return replace(
+        alone,
+        devices=how.devices,
+        step_s=several.step_s,
+        power_w=several.power_w,
+        step_energy_j=several.step_energy_j,
+        notes=(*alone.notes, note),
+    )
+
+
+def _job(one: Estimate, how: HowToEstimate) -> JobNeed:
+    assert how.samples is not None
+    per_step = one.batch * one.devices * how.accumulation
+    steps = math.ceil(how.samples / per_step)
+    times = partial(_times, count=steps)
+    energy_j = one.step_energy_j
+    return JobNeed(
+        samples=how.samples,
+        epochs=how.epochs,
+        steps=steps * how.epochs,
+        epoch_s=times(one.step_s),
+        job_s=_times(one.step_s, steps * how.epochs),
+        energy_j=None if energy_j is None else _times(energy_j, steps * how.epochs),
+    )
+
+
+def _times(interval: Interval, count: int) -> Interval:
+    return Interval(value=count * interval.value, low=count * interval.low, high=count * interval.high)
