@@ -184,6 +184,8 @@ def test_two_recorders_on_one_record_share_the_work(tmp_path, points):
         (["run", "--device", "cpu", "--preset", "huge"], "there is no preset 'huge'"),
         (["run", "--device", "cpu", "--design", "cube"], "there is no grid 'cube'"),
         (["run", "--minutes", "-1"], "--minutes must be positive"),
+        (["run", "--device", "cpu", "--window", "2"], "'2' has no unit: write 2s if that is what you mean"),
+        (["run", "--device", "cpu", "--window", "two"], "'two' is not a quantity of time"),
         (["run", "--device", "cpu", "--points", "/no/such/file"], "there is no file of points"),
         (["show", "/no/such/record.sqlite"], "there is no record at"),
         (["show", "h900"], "there is no record"),
