@@ -5,23 +5,26 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from wattsmith.estimate.costs import timed_steps
 from wattsmith.estimate.device import DeviceModel, Known, usable
 from wattsmith.estimate.operators import Peak
-from wattsmith.estimate.sheets import SHEETS, DataSheet, UnknownDevice, sheet_of
-from wattsmith.flows.records import opened, runs_of, shipped_records
+from wattsmith.estimate.sheets import DataSheet, UnknownDevice, sheet_of
+from wattsmith.estimate.whole import Whole
+from wattsmith.flows.records import runs_of, shipped_records
 from wattsmith.store.opening import default_path
 from wattsmith.store.shipped import RECORDS
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.estimate import Basis
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
-from wattsmith.terms.run import Run
+from wattsmith.terms.run import Run, Status
 
 Tell = Callable[[str], object]
+FEWEST_STEPS = 10  # measured networks without calls
 FEWEST = 5  # runs with calls; a record of fewer says too little of a device
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # A CPU's record fits its own efficiencies; these only make them numbers near one.
@@ -39,7 +42,8 @@ class KnownDevice:
     runs: tuple[Run, ...]
     record: str
     basis: Basis
-    power_scale: float = 1.0
+    power_ratio: float = 1.0
+    whole: Whole | None = None  # what its record teaches of whole steps, where it tells nothing of operators
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -58,6 +62,9 @@ def known_device(name: str, record: str | None = None, tell: Tell = lambda _: No
         runs = _runs_on(sheet, place)
         if len(runs) >= FEWEST:
             return _learned(sheet.name, sheet, runs, place or "your own record", tell)
+        steps = _steps_on(sheet, place)
+        if len(steps) >= FEWEST_STEPS:
+            return _by_steps(sheet, steps, place or "your own record", tell)
     return _scaled(sheet, tell)
 
 
@@ -86,6 +93,25 @@ def _all_runs(place: str | None) -> list[Run]:
 
 def _runs_on(sheet: DataSheet, place: str | None) -> list[Run]:
     return [run for run in _all_runs(place) if usable(run) and run.device.kind == "cuda" and _is(sheet, run)]
+
+
+def _steps_on(sheet: DataSheet, place: str | None) -> list[Run]:
+    """Measured networks, whatever is known of their operators."""
+    return [
+        run
+        for run in _all_runs(place)
+        if run.status is Status.MEASURED
+        and run.workload.kind == "network"
+        and run.device.kind == "cuda"
+        and _is(sheet, run)
+    ]
+
+
+def _by_steps(sheet: DataSheet, runs: Sequence[Run], record: str, tell: Tell) -> KnownDevice:
+    """A device whose record has whole steps alone, as records of other tools do."""
+    tell("learning how long whole steps take")
+    near = _scaled(sheet, tell)
+    return replace(near, runs=tuple(runs), record=record, basis=Basis.STEPS, whole=Whole.learn(timed_steps(runs)))
 
 
 @cache
@@ -129,7 +155,7 @@ def _scaled(sheet: DataSheet, tell: Tell) -> KnownDevice:
         runs=near.runs,
         record=f"{near.record}, scaled by data sheets",
         basis=Basis.SHEET,
-        power_scale=sheet.tdp_w / near.sheet.tdp_w,
+        power_ratio=sheet.tdp_w / near.sheet.tdp_w,
     )
 
 
@@ -166,12 +192,3 @@ def _keep(known: Known, path: Path) -> None:
         part = path.with_suffix(".part")
         part.write_text(json.dumps(as_plain(known)), encoding="utf-8")
         part.replace(path)
-
-
-def is_measured(key: str, record: str | None) -> bool:
-    with opened(record) as store:
-        return any(run.workload.key == key for run in store.runs())
-
-
-def sheet_names() -> list[str]:
-    return [sheet.name for sheet in SHEETS]

@@ -136,10 +136,12 @@ def estimate_of(
         basis=device.basis,
         capacity_bytes=device.capacity_bytes,
         power_limit_w=how.power_limit_w,
-        power_scale=device.power_scale,
+        power_ratio=device.power_ratio,
     )
     found = answer(device.model, traced, replay(traced.memory, traced.last_step_at), conditions)
     alone = _estimate(found, traced, device, how, batch, tuple(notes), without_rule or {})
+    if device.whole is not None:
+        alone = _by_whole_steps(alone, traced, device, how)
     together = _together(alone, how) if how.devices > 1 else alone
     return replace(together, job=_job(together, how)) if how.samples is not None else together
 
@@ -182,12 +184,42 @@ def _estimate(
     )
 
 
+def _by_whole_steps(one: Estimate, traced: Trace, device: KnownDevice, how: HowToEstimate) -> Estimate:
+    """The estimate with its time from whole steps, where the record tells nothing of operators."""
+    assert device.whole is not None
+    found = device.whole.estimate(_step(traced, device, how))
+    power_w = one.power_w
+    energy_j = (
+        None
+        if power_w is None
+        else Interval(
+            value=power_w.value * found.step_s.value,
+            low=power_w.low * found.step_s.low,
+            high=power_w.high * found.step_s.high,
+        )
+    )
+    return replace(
+        one,
+        from_runs=found.from_runs,
+        step_s=found.step_s,
+        step_energy_j=energy_j,
+        standing=str(found.standing.level),
+        reasons=found.standing.reasons,
+        notes=(*one.notes, "busy and host time, power and memory are those of another device's record, scaled"),
+    )
+
+
+def _step(traced: Trace, device: KnownDevice, how: HowToEstimate) -> Step:
+    assert device.sheet is not None
+    regime = Regime(precision=how.precision, mode=how.mode, layout=how.layout, compiled=how.compiled)
+    return Step(structure=traced.structure, device=device.sheet, regime=regime)
+
+
 def _others(traced: Trace, device: KnownDevice, how: HowToEstimate) -> dict[str, float]:
     """The step by the named methods, for comparison."""
     if device.sheet is None:
         return {}
-    regime = Regime(precision=how.precision, mode=how.mode, layout=how.layout, compiled=how.compiled)
-    step = Step(structure=traced.structure, device=device.sheet, regime=regime)
+    step = _step(traced, device, how)
     rows = timed_steps(device.runs)
     others: dict[str, float] = {}
     for name in BASELINES:
