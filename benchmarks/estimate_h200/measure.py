@@ -1,4 +1,4 @@
-"""Measure the real networks on a GPU: `python -m benchmarks.estimate_h200.measure OUT.jsonl [--seconds 300]`.
+"""Measure the real networks on a GPU: `cd benchmarks && python -m estimate_h200.measure OUT`.
 
 What is there already is passed over, so it may be stopped and started again.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from estimate_h200.networks import Network, networks, ready
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.record_worker import Desk, domains_of
 from wattsmith.record.bench import Effort, bench
@@ -17,8 +18,6 @@ from wattsmith.store.lines import LinesStore
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.run import Run, Status
 from wattsmith.terms.work import Setting, Workload
-
-from .networks import Network, networks, ready
 
 EFFORT = Effort(window_s=1.5, point_s=4.0)
 

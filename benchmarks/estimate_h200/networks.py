@@ -1,6 +1,6 @@
 """Real networks that no record holds, with a training step for each: from torchvision and transformers, random weights.
 
-Steps are as a plain script takes them: PyTorch's own switches (fp32 convolutions may use TF32, matrix products may not),
+Steps are as a plain script takes them: PyTorch's own switches (fp32 convolutions may use TF32, products may not),
 autocast for bf16, SGD with momentum for convolutional networks and AdamW for the others, one kernel for many tensors.
 """
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from estimate_public.rows import Row
 from wattsmith.estimate.answer import Answer, Conditions, answer
 from wattsmith.estimate.baselines import predictor
 from wattsmith.estimate.costs import Regime, Step, timed_steps
@@ -23,8 +24,6 @@ from wattsmith.store.lines import LinesStore
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Run
 from wattsmith.terms.trace import Trace
-
-from estimate_public.rows import Row
 
 HERE = Path(__file__).parent
 SIMPLE = ("constant", "linear", "two-phase", "roofline")
@@ -94,9 +93,7 @@ def rows(_data: Path) -> list[Row]:
     about = f"{networks} networks, batches as measured, fp32 and bf16, training"
     busy = errors(every, lambda one: one.said.busy_s.value, lambda one: one.run.times.busy_s)
     step = errors(bound, lambda one: one.said.step_s.value, lambda one: one.run.times.mean_s)
-    energy = errors(
-        bound, lambda one: one.said.step_energy_j.value, lambda one: one.run.consumption.step_energy_j
-    )
+    energy = errors(bound, lambda one: one.said.step_energy_j.value, lambda one: one.run.consumption.step_energy_j)
     memory = errors(
         every, lambda one: one.said.memory.allocated_bytes.value, lambda one: one.run.consumption.peak_tensor_bytes
     )

@@ -1,4 +1,4 @@
-"""Trace the real networks' steps, for machines that have no torchvision: `python -m benchmarks.estimate_h200.trace`.
+"""Trace the real networks for machines without torchvision: `cd benchmarks && python -m estimate_h200.trace`.
 
 Writes `traces.jsonl.gz` beside this file: what each step calls and in which order, and its memory played through the
 allocator's model. Needs torchvision and transformers, no GPU. Anew whenever tracing changes.
@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from estimate_h200.networks import Network, networks, ready
 from wattsmith.estimate.memory import replay
 from wattsmith.record.structure import trace
 from wattsmith.terms.facts import as_plain
-
-from .networks import Network, networks, ready
 
 TRACES = Path(__file__).with_name("traces.jsonl.gz")
 

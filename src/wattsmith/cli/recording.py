@@ -21,6 +21,7 @@ from wattsmith.terms.ports import RunFilters
 from wattsmith.terms.quantity import parse_quantity
 from wattsmith.terms.run import Status
 
+LONGEST_WINDOW_S = 600.0
 record = typer.Typer(help="Measure synthetic networks on this machine, and remember them.", no_args_is_help=True)
 
 Db = Annotated[
@@ -87,7 +88,7 @@ def run(
         replicas=_counts(replicas),
         seed=seed,
         points=points,
-        window_s=None if window is None else parse_quantity(window, "time"),
+        window_s=None if window is None else _window_s(window),
     )
     with _bar() as tell:
         recorded = take_record(how, tell=tell)
@@ -136,6 +137,13 @@ def _tell_in_lines(progress: RecordProgress) -> None:
     if progress.done % 10 == 0 or progress.done == progress.total:
         left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s to go"
         sys.stderr.write(f"{progress.done} of {progress.total} points{left}\n")
+
+
+def _window_s(text: str) -> float:
+    window_s = parse_quantity(text, "time")
+    if not 0 < window_s <= LONGEST_WINDOW_S:
+        raise BadInput(f"--window must be above 0 and at most {LONGEST_WINDOW_S:.0f} s, got {text}")
+    return window_s
 
 
 @record.command("points")

@@ -168,7 +168,8 @@ def device_called(name: str, memory_bytes: int) -> Device:
 
 def write_points(points: Sequence[Point], path: Path) -> None:
     """Keep POINTS in a file, to be measured on another machine."""
-    path.write_text("".join(json.dumps(as_plain(point)) + "\n" for point in points), encoding="utf-8")
+    text = "".join(json.dumps(as_plain(point)) + "\n" for point in points).encode()
+    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
 
 
 def read_points(path: Path) -> Iterator[Point]:
