@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,8 +29,10 @@ Tell = Callable[[str], object]
 FEWEST_STEPS = 10  # measured networks without calls
 FEWEST = 5  # runs with calls; a record of fewer says too little of a device
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-# A CPU's record fits its own efficiencies; these only make them numbers near one.
+# The record of a CPU or of a GPU without a data sheet fits its own efficiencies; these make them numbers near one.
 CPU_PEAK = Peak(flops_per_s=dict.fromkeys(PRECISIONS, 1e11), bandwidth_bytes_per_s=2e10)
+GPU_PEAK = Peak(flops_per_s={"fp32": 2e13, "tf32": 8e13, "bf16": 1.6e14, "fp16": 1.6e14}, bandwidth_bytes_per_s=1e12)
+OWN = "your own record"
 MODEL_VERSION = 1  # of what is kept; raise it when the models change
 
 
@@ -37,7 +41,7 @@ class KnownDevice:
     """A device, what its record teaches, and where that record is."""
 
     name: str
-    sheet: DataSheet | None  # None: a CPU
+    sheet: DataSheet | None  # None: a CPU, or a GPU that is only known from its record
     model: DeviceModel
     runs: tuple[Run, ...]
     record: str
@@ -54,35 +58,56 @@ class KnownDevice:
 
 
 def known_device(name: str, record: str | None = None, tell: Tell = lambda _: None) -> KnownDevice:
-    """The device called NAME, from RECORD, else from this user's own or one that is shipped; else by its data sheet."""
+    """The device called NAME: from RECORD or else from this user's own, else from one shipped, else by its data sheet.
+
+    "cpu" is the CPU of RECORD or else of this user's own. A record that tells too little of a device is passed over.
+    """
     if name == "cpu":
-        return _learned("cpu", None, _cpu_runs(record), record or "your own record", tell)
-    sheet = _sheet(name, record)
-    for place in [record] if record is not None else [None, *shipped_records()]:
+        return _learned("cpu", None, _cpu_runs(record), record, tell)
+    try:
+        sheet = sheet_of(name)
+    except UnknownDevice as unknown:
+        return _unlisted(name, record, tell, unknown)
+    for place in _places(record):
         runs = _runs_on(sheet, place)
         if len(runs) >= FEWEST:
-            return _learned(sheet.name, sheet, runs, place or "your own record", tell)
+            return _learned(sheet.name, sheet, runs, place, tell)
         steps = _steps_on(sheet, place)
         if len(steps) >= FEWEST_STEPS:
-            return _by_steps(sheet, steps, place or "your own record", tell)
+            return _by_steps(sheet, steps, place, tell)
     return _scaled(sheet, tell)
 
 
 def known_names(record: str | None = None) -> list[str]:
-    """Devices that a record knows, by the names that they go by here."""
-    found = []
-    for place in [record] if record is not None else [None, *shipped_records()]:
+    """Devices that a record knows, by names that `known_device` takes."""
+    found: list[str] = []
+    for place in [record] if record is not None else _places(None):
         with suppress(BadInput):
-            found += [run.device.name for run in _all_runs(place) if usable(run)]
+            runs = [run for run in _all_runs(place) if usable(run)]
+            counted = Counter("cpu" if run.device.kind == "cpu" else run.device.name for run in runs)
+            found += [name for name, count in counted.items() if count >= FEWEST]
     return list(dict.fromkeys(found))
 
 
-def _sheet(name: str, record: str | None) -> DataSheet:
-    try:
-        return sheet_of(name)
-    except UnknownDevice as unknown:
-        measured = ", ".join(known_names(record)) or "none"
-        raise BadInput(f"{unknown}. Devices with a record here: {measured}; `cpu` for this machine's own.") from unknown
+def record_named(place: str | None) -> str:
+    """PLACE as it may be shown: without a password. None: this user's own record."""
+    return OWN if place is None else re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", place)
+
+
+def _places(record: str | None) -> list[str | None]:
+    """Where to look for a device: in RECORD or else in the user's own, then in those that are shipped."""
+    return list(dict.fromkeys([record, *shipped_records()]))
+
+
+def _unlisted(name: str, record: str | None, tell: Tell, unknown: UnknownDevice) -> KnownDevice:
+    """A GPU of which there is no data sheet, by its record alone."""
+    words = set(name.lower().split())
+    for place in _places(record) if words else ():
+        runs = [run for run in _all_runs(place) if usable(run) and words <= set(run.device.name.lower().split())]
+        if len(runs) >= FEWEST and len({run.device.name for run in runs}) == 1 and runs[0].device.kind == "cuda":
+            return _learned(runs[0].device.name, None, runs, place, tell)
+    measured = ", ".join(one for one in known_names(record) if one != "cpu") or "none"
+    raise BadInput(f"{unknown}. Devices with a record here: {measured}; `cpu` for this machine's own.") from unknown
 
 
 def _all_runs(place: str | None) -> list[Run]:
@@ -107,11 +132,12 @@ def _steps_on(sheet: DataSheet, place: str | None) -> list[Run]:
     ]
 
 
-def _by_steps(sheet: DataSheet, runs: Sequence[Run], record: str, tell: Tell) -> KnownDevice:
+def _by_steps(sheet: DataSheet, runs: Sequence[Run], place: str | None, tell: Tell) -> KnownDevice:
     """A device whose record has whole steps alone, as records of other tools do."""
     tell("learning how long whole steps take")
     near = _scaled(sheet, tell)
-    return replace(near, runs=tuple(runs), record=record, basis=Basis.STEPS, whole=Whole.learn(timed_steps(runs)))
+    whole = Whole.learn(timed_steps(runs))
+    return replace(near, runs=tuple(runs), record=record_named(place), basis=Basis.STEPS, whole=whole)
 
 
 @cache
@@ -134,8 +160,9 @@ def _cpu_runs(record: str | None) -> list[Run]:
     return runs
 
 
-def _learned(name: str, sheet: DataSheet | None, runs: Sequence[Run], record: str, tell: Tell) -> KnownDevice:
-    peak = CPU_PEAK if sheet is None else peak_of(sheet)
+def _learned(name: str, sheet: DataSheet | None, runs: Sequence[Run], place: str | None, tell: Tell) -> KnownDevice:
+    peak = peak_of(sheet) if sheet is not None else CPU_PEAK if name == "cpu" else GPU_PEAK
+    record = record_named(place)
     kept = kept_at(runs, record)
     known = _read_known(kept)
     model = DeviceModel.learn(runs, peak, known=known, tell=tell if known is None else lambda _: None)
@@ -173,7 +200,7 @@ def kept_at(runs: Sequence[Run], record: str) -> Path:
     """Where what was found out of RUNS is kept: beside a record that is shipped, else in the user's cache."""
     mark = fingerprint(runs)
     beside = RECORDS / f"{record}.{mark}.json"
-    if beside.is_file():
+    if record in shipped_records() and beside.is_file():
         return beside
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "wattsmith" / f"known-{mark}.json"
