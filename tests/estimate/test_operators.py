@@ -111,6 +111,13 @@ class TestKind:
         assert busy_s[0] == pytest.approx(at_half_the_peak_s(near, slower=2.0), rel=0.1)
         assert busy_s[1] == pytest.approx(at_half_the_peak_s(far), rel=0.1)
 
+    def test_measured_calls_are_as_they_were_though_most_are_quicker_than_their_costs(self):
+        short = Reach(sizes=(0.5,) * 3, words=(0.5,), spread=1.0, noise=0.01)
+        uneven = [example(one, at_half_the_peak_s(one, 1.5 if at % 7 < 3 else 1.0)) for at, one in enumerate(GRID)]
+        kind = Kind(uneven, PEAK, short)
+        assert abs(kind.offset) > 0.05
+        assert kind.guess(GRID)[0] == pytest.approx([one.busy_s for one in uneven], rel=0.01)
+
     def test_a_word_never_heard_is_answered_with_more_doubt(self):
         kind = Kind([example(one) for one in GRID], PEAK, REACH)
         _, doubt = kind.guess([GRID[0], product(4, 4, 4, word="novel")])
