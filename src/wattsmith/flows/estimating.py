@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 from wattsmith.estimate.answer import Answer, Conditions, answer
@@ -12,17 +13,19 @@ from wattsmith.estimate.costs import Regime, Step, timed_steps
 from wattsmith.estimate.device import Switches
 from wattsmith.estimate.memory import replay
 from wattsmith.estimate.parallel import Link, on_devices, sheet_link
-from wattsmith.flows.devices import KnownDevice, Tell, known_device
+from wattsmith.flows.devices import KnownDevice, Tell, known_device, record_named
 from wattsmith.flows.models import LoadedModel, load_model, step_of, with_batch
 from wattsmith.record.structure import trace
 from wattsmith.terms.errors import BadInput, BadTerm
-from wattsmith.terms.estimate import Estimate, JobNeed
+from wattsmith.terms.estimate import Basis, Estimate, JobNeed
+from wattsmith.terms.run import Structure
 from wattsmith.terms.trace import Trace
 from wattsmith.terms.work import Interval
 
 __all__ = ["Estimate", "HowToEstimate", "estimate", "estimate_of", "traced_step"]
 
 ASSUMED_LINK = "nvlink4"
+GRADIENT_BYTES = 4  # of one parameter, at most; those of a model in bf16 have two
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
@@ -54,37 +57,78 @@ def estimate(model: Any, inputs: Any = None, tell: Tell = lambda _: None, **opti
 
     `estimate(net, torch.empty(64, 3, 224, 224), precision="bf16", device="h200")`
     """
-    try:
-        how = HowToEstimate(inputs=inputs, **options)
-    except TypeError as unknown:
-        known = ", ".join(HowToEstimate.__dataclass_fields__)
-        raise BadInput(f"{unknown}. Options are: {known}") from unknown
-    _check(how)
+    how = how_to_estimate(inputs, options)
     tell("loading the model")
     loaded = model if isinstance(model, LoadedModel) else load_model(model, inputs=how.inputs, batch=how.batch)
     if isinstance(model, LoadedModel) and how.batch is not None and how.batch != model.batch:
         loaded = with_batch(model, how.batch)
-    device = how.device if isinstance(how.device, KnownDevice) else known_device(how.device, how.record, tell)
+    if loaded.batch < 1:
+        raise BadInput("the inputs hold no sample: their first dimension is 0")
     tell("tracing a step")
+    # Before any record is read, which may take a while: what is wrong with the model should be told at once.
     traced, notes = traced_step(loaded, how)
+    if isinstance(how.device, KnownDevice):
+        device = how.device
+    else:
+        device = known_device(how.device, how.record, tell)
+        notes = (*notes, *_on_record(device, how))
     return estimate_of(traced, device, how, batch=loaded.batch, notes=notes, without_rule=loaded.without_rule)
 
 
-def _check(how: HowToEstimate) -> None:
+def how_to_estimate(inputs: Any, options: Mapping[str, Any]) -> HowToEstimate:
+    """OPTIONS by the names that HowToEstimate has for them, checked."""
+    try:
+        how = HowToEstimate(inputs=inputs, **options)
+    except TypeError as unknown:
+        strange = ", ".join(repr(name) for name in options if name not in HowToEstimate.__dataclass_fields__)
+        known = ", ".join(HowToEstimate.__dataclass_fields__)
+        raise BadInput(f"there is no option {strange}; there are {known}") from unknown
     for name in ("batch", "accumulation", "devices", "samples", "epochs"):
-        value = getattr(how, name)
-        if value is not None and value < 1:
-            raise BadInput(f"{name} must be at least 1, got {value}")
+        _check_count(name, getattr(how, name))
     if how.precision not in PRECISIONS:
         raise BadInput(f"precision must be {', '.join(PRECISIONS)}, got {how.precision!r}")
     if how.mode not in ("train", "infer"):
         raise BadInput(f"mode must be train or infer, got {how.mode!r}")
-    if how.power_limit_w is not None and not 0 < how.power_limit_w < math.inf:
-        raise BadInput(f"the power limit must be positive and finite, got {how.power_limit_w}")
+    if how.epochs > 1 and how.samples is None:
+        raise BadInput(f"{how.epochs} epochs of how many samples? Say how large the data set is (--samples)")
+    if not isinstance(how.device, str | KnownDevice):
+        raise BadInput(f"device must be a name, such as h200 or cpu, got {how.device!r}")
+    if how.own_step is not None and not callable(how.own_step):
+        raise BadInput(f"own_step must be a function of model, optimizer and inputs, got {how.own_step!r}")
+    _check_power(how.power_limit_w)
+    return how
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is None and name in ("batch", "samples"):
+        return
+    if not isinstance(value, Integral):
+        raise BadInput(f"{name} must be a whole number, got {value!r}")
+    if int(value) < 1:
+        raise BadInput(f"{name} must be at least 1, got {value}")
+
+
+def _check_power(power_limit_w: object) -> None:
+    if power_limit_w is None:
+        return
+    if not isinstance(power_limit_w, int | float) or not 0 < power_limit_w < math.inf:
+        raise BadInput(f"the power limit must be in watts, positive and finite, got {power_limit_w!r}")
+
+
+def _on_record(device: KnownDevice, how: HowToEstimate) -> list[str]:
+    """What to do about a record that does not tell of DEVICE."""
+    notes = []
+    if how.record is not None and device.record != record_named(how.record):
+        notes.append(f"{record_named(how.record)} tells too little of {device.name}, so that it was passed over")
+    if device.basis is Basis.SHEET:
+        notes.append("to have this device measured, run there: wattsmith record run --device cuda:0")
+    return notes
 
 
 def traced_step(loaded: LoadedModel, how: HowToEstimate) -> tuple[Trace, tuple[str, ...]]:
     """A step of LOADED as it would run, and what was assumed."""
+    if loaded.device != "meta":
+        raise BadInput(f"a step is traced on meta tensors; those of this model are on {loaded.device}, load it on meta")
     ready = step_of(
         loaded,
         mode=how.mode,
@@ -232,7 +276,7 @@ def _others(traced: Trace, device: KnownDevice, how: HowToEstimate) -> dict[str,
 
 def _together(alone: Estimate, how: HowToEstimate) -> Estimate:
     link = how.link or sheet_link(ASSUMED_LINK)
-    several = on_devices(alone.as_prediction(), how.devices, float(alone.structure.parameter_bytes), link)
+    several = on_devices(alone.as_prediction(), how.devices, gradient_bytes(alone.structure, how.mode), link)
     assert several.step_s is not None
     note = f"{how.devices} devices over a link of {link.bandwidth_bytes_per_s / 1e9:.0f} GB/s ({link.source})"
     return replace(
@@ -245,6 +289,11 @@ def _together(alone: Estimate, how: HowToEstimate) -> Estimate:
     )
 
 
+def gradient_bytes(structure: Structure, mode: str) -> float:
+    """What replicas add up in a step: nothing where they infer, and nothing for parameters that do not learn."""
+    return float(min(structure.parameter_bytes, GRADIENT_BYTES * structure.parameters)) if mode == "train" else 0.0
+
+
 def _job(one: Estimate, how: HowToEstimate) -> JobNeed:
     assert how.samples is not None
     per_step = one.batch * one.devices * how.accumulation
@@ -252,9 +301,9 @@ def _job(one: Estimate, how: HowToEstimate) -> JobNeed:
     times = partial(_times, count=steps)
     energy_j = one.step_energy_j
     return JobNeed(
-        samples=how.samples,
-        epochs=how.epochs,
-        steps=steps * how.epochs,
+        samples=int(how.samples),
+        epochs=int(how.epochs),
+        steps=int(steps * how.epochs),
         epoch_s=times(one.step_s),
         job_s=_times(one.step_s, steps * how.epochs),
         energy_j=None if energy_j is None else _times(energy_j, steps * how.epochs),
