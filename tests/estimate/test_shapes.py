@@ -38,7 +38,7 @@ class TestProducts:
         assert found.model == "matmul"
         assert found.sizes == doublings(64, 256, 1024, 1, 2)
         assert found.serial == 1024
-        assert found.words == ("mm", "fp32", "c", "even")
+        assert found.words == ("mm", "fp32", "cc", "even")
 
     def test_a_product_with_a_bias_is_the_same_product(self):
         plain = seen(call("mm", "matmul", (64, 1024), (1024, 256)))

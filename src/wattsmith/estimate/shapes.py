@@ -36,12 +36,18 @@ def features_of(call: OperatorCall, *, tf32: bool, trains: bool = True) -> Featu
     return Features(
         model=model if trains or model != "batch-norm" else "norm",  # with statistics given, it is a scaling
         sizes=padded[:SIZES],
-        words=(operator_of(call), arithmetic, str(call.options.get("order", "c"))[:2], evenness_of(call)),
+        words=(operator_of(call), arithmetic, order_of(call), evenness_of(call)),
         flops=call.flops / call.calls,
         moved_bytes=call.moved_bytes / call.calls,
         serial=float(serial),
         arithmetic=arithmetic,
     )
+
+
+def order_of(call: OperatorCall) -> str:
+    """How the tensors lie in memory that decide: of a product its two factors, else the first two."""
+    order = str(call.options.get("order", "cc"))
+    return order[-2:] if call.kind == "matmul" else order[:2]
 
 
 def evenness_of(call: OperatorCall) -> str:
