@@ -116,8 +116,10 @@ def _energy(
     # A step that waits for the host draws little meanwhile, so its energy is surer than its time.
     stretched = max(step_s.high / step_s.value, step_s.value / step_s.low) if middle.host_bound else 1.0
     power = _around(power_w, factor)
-    if how.power_limit_w is not None:
-        power = Interval(value=power_w, low=power.low, high=max(power_w, min(power.high, how.power_limit_w)))
+    recorded_w = None if model.energy.limit_w is None else how.power_ratio * model.energy.limit_w
+    limits = [one for one in (how.power_limit_w, recorded_w) if one is not None]
+    # No mean power exceeds the limit in force, however little is known of it.
+    power = Interval(value=power_w, low=power.low, high=max(power_w, min([power.high, *limits])))
     return power, _around(power_w * middle.step_s, max(factor, math.sqrt(stretched)))
 
 
@@ -129,6 +131,10 @@ def slowed_by_limit(model: DeviceModel, timed: Timed, step: Paced, how: Conditio
     """
     if how.power_limit_w is None or model.energy is None:
         return 1.0
+    idle_w = how.power_ratio * model.energy.idle_w
+    if how.power_limit_w <= idle_w:
+        told = f"draws about {idle_w:.0f} W when it does nothing"
+        raise BadInput(f"a power limit of {how.power_limit_w:.0f} W cannot hold: this device {told}")
     wanted_w = how.power_ratio * model.energy.energy_j(model.activity(timed, step.step_s)) / step.step_s
     short = math.log(max(wanted_w / how.power_limit_w, 1.0))
     return math.exp(SLOWED_BY[0] * short + SLOWED_BY[1] * short**2)
