@@ -57,6 +57,9 @@ def run(
     db: Db = None,
     meters: Annotated[str, typer.Option(help="As in `wattsmith measure`.", metavar="NAMES")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads that PyTorch may use.", metavar="N")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Copies of each workload that run at once, as on a server.", metavar="N")
+    ] = None,
     replicas: Annotated[
         str, typer.Option(help="Devices that networks are trained on together, such as 1,2,4.", metavar="N,N")
     ] = "1",
@@ -85,6 +88,7 @@ def run(
         db=db,
         budget_s=None if minutes is None else 60 * minutes,
         threads=threads,
+        concurrency=concurrency,
         replicas=_counts(replicas),
         seed=seed,
         points=points,

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from wattsmith.flows.measuring import open_session
 from wattsmith.measure.host import this_host
 from wattsmith.record.bench import Effort, Measured, bench
 from wattsmith.record.bench import Program as BenchProgram
+from wattsmith.record.concurrent import Concurrent
 from wattsmith.record.families import build
 from wattsmith.record.program import Program
 from wattsmith.record.runner import Host, read_question
@@ -115,7 +116,8 @@ class Desk:
 
         torch.set_num_threads(setting.threads or self._threads)
         domains = domains_of(self._device, self._found, workload.devices)
-        with self._program(workload) as (program, facts):
+        together = setting.concurrency or 1
+        with self._program(workload, together) as (program, facts):
             measured = bench(
                 program,
                 device=self._device,
@@ -124,19 +126,30 @@ class Desk:
                 effort=self._effort,
                 look=lambda: self._windows.look_at(domains[0]) if domains else None,
                 storage_bytes=facts.parameter_bytes,
-                by_call=not workload.compiled and workload.devices == 1,
+                by_call=not workload.compiled and workload.devices == 1 and together == 1,
+                inputs=facts.inputs,
             )
             shape = facts.sample_shape
         self._clean_up()
         return self._measured(workload, setting, measured, shape)
 
     @contextmanager
-    def _program(self, workload: Workload) -> Iterator[tuple[BenchProgram, Program]]:
-        """What is stepped, and what is known of it. Followers are there for as long as it is."""
+    def _program(self, workload: Workload, together: int = 1) -> Iterator[tuple[BenchProgram, Program]]:
+        """What is stepped, and what is known of it: TOGETHER of them at once, or replicas that follow."""
         if workload.devices == 1:
-            with build(workload, self._device, self._seed) as program:
-                yield program, program
+            with ExitStack() as open_ones:
+                programs = [
+                    open_ones.enter_context(build(workload, self._device, self._seed + at)) for at in range(together)
+                ]
+                if together == 1:
+                    yield programs[0], programs[0]
+                else:
+                    several = Concurrent(programs, self._device)
+                    open_ones.callback(several.close)
+                    yield several, programs[0]
             return
+        if together > 1:
+            raise BadTerm(f"replicas are not run {together} at once: give one of the two")
         places = replica_devices(self._device, workload.devices)
         while len(self._followers) < workload.devices - 1:
             self._followers.append(Worker([*_own_command(), "--follows"]))

@@ -48,6 +48,7 @@ class HowToRecord:
     db: str | None = None  # None: this user's own record
     budget_s: float | None = None  # None: until all points are there
     threads: int | None = None
+    concurrency: int | None = None  # steps of so many copies at once; None: one
     replicas: tuple[int, ...] = (1,)  # training networks are measured on so many devices, data-parallel
     seed: int = 0
     points: Path | None = None  # a file of points, instead of preset and design
@@ -131,7 +132,7 @@ def _worker_command(device: str, how: HowToRecord, session: str, effort: Effort)
 
 def planned(how: HowToRecord, device: Device) -> list[Point]:
     """The points that are wanted on DEVICE, in order."""
-    setting = Setting(threads=how.threads)
+    setting = Setting(threads=how.threads, concurrency=how.concurrency)
     if how.points is not None:
         return [Point(workload=p.workload, structure=p.structure, setting=setting) for p in read_points(how.points)]
     sketch = sketch_of(device)

@@ -17,6 +17,8 @@ CHUNK_S = 0.2  # steps are queued so long before the device is waited for
 GROUP_S = 0.001  # shorter steps are timed several at a time, so that the clock costs nothing
 AHEAD = 4  # groups that are queued while the device works; enough to keep it busy
 LONG_STEP_S = 0.2  # a longer step is run no more often than it must be
+MOST_INPUT_BYTES = 2**30
+INPUT_TIMES = 3
 CONFIDENCE = 1.96
 
 
@@ -68,10 +70,12 @@ def bench(
     look: Callable[[], GaugeReading | None] = lambda: None,
     storage_bytes: int | None = None,
     by_call: bool = True,
+    inputs: Sequence[Any] = (),
 ) -> Measured:
     """Run PROGRAM on DEVICE ("cpu", "cuda:0") and measure it. DOMAINS name the meters whose energy it is.
 
-    BY_CALL: say how long the device was busy with each call; not for compiled steps.
+    BY_CALL: say how long the device was busy with each call; not for compiled steps. INPUTS: one batch, to be timed on
+    its way to the device, apart from the steps.
     """
     stopwatch = CudaStopwatch(device) if device.startswith("cuda") else CpuStopwatch()
     first_s, _ = stopwatch.time_once(program.step)
@@ -82,6 +86,7 @@ def bench(
     took_s, seen = _run_steps(program, stopwatch, group, effort, look)
     windows.end(window)
     peak_tensor_bytes, peak_held_bytes = stopwatch.peak_memory_bytes()
+    input_s = stopwatch.input_s(inputs) if inputs else None
     watched = Watched(busy_s=None)
     if effort.watched_steps:
         watched = stopwatch.watch(program.step, effort.watched_steps, by_call)
@@ -98,6 +103,7 @@ def bench(
             first_s=first_s,
             busy_s=watched.busy_s,
             host_s=host_s,
+            input_s=input_s,
         ),
         consumption=_consumption(result, domains, steps, peak_tensor_bytes, peak_held_bytes, storage_bytes),
         condition=_condition(seen),
@@ -197,6 +203,9 @@ class Stopwatch(Protocol):
     def peak_memory_bytes(self) -> tuple[int | None, int | None]:
         """Largest sum of live tensors, and largest sum that the allocator held; None: not told."""
 
+    def input_s(self, inputs: Sequence[Any]) -> float | None:
+        """How long a batch is on its way from the host to the device; None: it is there already."""
+
     def watch(self, step: Callable[[], None], steps: int, by_call: bool) -> Watched:
         """How long the device was busy, and with which calls where BY_CALL says so."""
 
@@ -224,6 +233,9 @@ class CpuStopwatch:
 
     def peak_memory_bytes(self) -> tuple[int | None, int | None]:
         return None, None
+
+    def input_s(self, inputs: Sequence[Any]) -> float | None:  # noqa: ARG002
+        return None
 
     def watch(self, step: Callable[[], None], steps: int, by_call: bool) -> Watched:
         return watch_cpu(step, steps) if by_call else Watched(busy_s=None)
@@ -268,6 +280,17 @@ class CudaStopwatch:
 
     def peak_memory_bytes(self) -> tuple[int | None, int | None]:
         return self._cuda.max_memory_allocated(self._device), self._cuda.max_memory_reserved(self._device)
+
+    def input_s(self, inputs: Sequence[Any]) -> float | None:
+        if sum(one.numel() * one.element_size() for one in inputs) > MOST_INPUT_BYTES:
+            return None  # pinning so much of the host's memory takes longer than it tells
+        there = [one.detach().cpu().pin_memory() for one in inputs]
+
+        def send() -> None:
+            for one in there:
+                one.to(self._device, non_blocking=True)
+
+        return min(self.time_once(send)[0] for _ in range(INPUT_TIMES))
 
     def watch(self, step: Callable[[], None], steps: int, by_call: bool) -> Watched:
         return watch(step, str(self._device), steps, by_call=by_call)
