@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattsmith.estimate.conformal import Doubt
-from wattsmith.estimate.device import LEAST_DOUBT, DeviceModel, Doubts, Switches, Timed
+from wattsmith.estimate.device import LEAST_DOUBT, UNTOLD, DeviceModel, Doubts, Switches, Timed
 from wattsmith.estimate.memory import Peaks
 from wattsmith.estimate.queue import Paced, paced
 from wattsmith.terms.errors import BadInput
@@ -166,7 +166,7 @@ def runs_out(allocated_bytes: float, capacity_bytes: int, doubt: Doubt | None) -
 
 
 def _factor(doubt: Doubt | None) -> float:
-    return 1.0 if doubt is None else doubt.factor()
+    return UNTOLD if doubt is None else doubt.factor()
 
 
 def _standing(

@@ -25,6 +25,7 @@ from wattsmith.terms.work import Interval
 __all__ = ["Estimate", "HowToEstimate", "estimate", "estimate_of", "traced_step"]
 
 ASSUMED_LINK = "nvlink4"
+NO_POWER = "power is unknown: too few runs of the record have it. `wattsmith machine` says what this one can measure"
 GRADIENT_BYTES = 4  # of one parameter, at most; those of a model in bf16 have two
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -224,7 +225,7 @@ def _estimate(
         others_s=_others(traced, device, how) if how.methods else {},
         structure=traced.structure,
         without_rule=without_rule,
-        notes=notes,
+        notes=notes if found.power_w is not None else (*notes, NO_POWER),
     )
 
 
@@ -275,6 +276,8 @@ def _others(traced: Trace, device: KnownDevice, how: HowToEstimate) -> dict[str,
 
 
 def _together(alone: Estimate, how: HowToEstimate) -> Estimate:
+    if alone.device == "cpu":
+        raise BadInput(f"what a record tells of a CPU is of one; {how.devices} of them cannot be estimated")
     link = how.link or sheet_link(ASSUMED_LINK)
     several = on_devices(alone.as_prediction(), how.devices, gradient_bytes(alone.structure, how.mode), link)
     assert several.step_s is not None
