@@ -110,10 +110,15 @@ def _unlisted(name: str, record: str | None, tell: Tell, unknown: UnknownDevice)
     raise BadInput(f"{unknown}. Devices with a record here: {measured}; `cpu` for this machine's own.") from unknown
 
 
-def _all_runs(place: str | None) -> list[Run]:
+def _all_runs(place: str | None) -> Sequence[Run]:
     if place is None and not default_path().is_file():
-        return []
-    return runs_of(place)
+        return ()
+    return _shipped_runs(place) if place in shipped_records() else runs_of(place)
+
+
+@cache
+def _shipped_runs(name: str) -> tuple[Run, ...]:
+    return tuple(runs_of(name))  # a shipped record does not change, and one question may ask for it several times
 
 
 def _runs_on(sheet: DataSheet, place: str | None) -> list[Run]:
