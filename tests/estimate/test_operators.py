@@ -45,8 +45,8 @@ def at_half_the_peak_s(one, slower=1.0):
     return slower * (2e-6 + one.flops / rate / 0.5 + one.moved_bytes / 1e11 / 0.8)
 
 
-def example(one, busy_s=None, group="a network", weight=1.0):
-    return Example(features=one, busy_s=busy_s or at_half_the_peak_s(one), group=group, weight=weight)
+def example(one, busy_s=None):
+    return Example(features=one, busy_s=busy_s or at_half_the_peak_s(one))
 
 
 GRID = [product(m, n, k) for m in range(4, 13, 2) for n in range(4, 13, 2) for k in range(4, 13, 2)]
@@ -172,7 +172,7 @@ class TestOperatorTimes:
         )
 
     def test_calls_that_took_no_time_tell_nothing(self):
-        unseen = Example(features=GRID[1], busy_s=0.0, group="a network")
+        unseen = Example(features=GRID[1], busy_s=0.0)
         assert OperatorTimes.fit([example(GRID[0]), unseen], PEAK).kinds == {"matmul": 1}
 
     def test_no_calls_take_no_time(self):
@@ -181,10 +181,9 @@ class TestOperatorTimes:
 
 class TestThinned:
     def test_the_same_call_measured_twice_is_one_at_the_middle(self):
-        one, two = example(GRID[0], 1e-5, weight=2.0), example(GRID[0], 4e-5, weight=3.0)
+        one, two = example(GRID[0], 1e-5), example(GRID[0], 4e-5)
         (kept,) = thinned([one, two])
         assert kept.busy_s == pytest.approx(2e-5)
-        assert kept.weight == 5.0
 
     def test_calls_that_differ_in_a_word_are_two(self):
         assert len(thinned([example(product(4, 4, 4)), example(product(4, 4, 4, word="addmm"))])) == 2

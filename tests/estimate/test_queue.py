@@ -110,7 +110,5 @@ def test_a_trace_tells_how_often_a_value_was_assumed():
         memory=(),
         last_step_at=0,
         order=(0, WAIT, 1, WAIT),
-        dispatches=2,
-        backward_dispatches=0,
     )
     assert trace.assumed == 2

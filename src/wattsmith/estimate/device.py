@@ -175,8 +175,6 @@ def examples_of(run: Run) -> list[Example]:
         Example(
             features=features_of(one, tf32=tf32 and one.kind in PRODUCTS, trains=trains),
             busy_s=one.busy_s / one.calls,
-            group=run.workload.key,
-            weight=one.calls,
         )
         for one in run.calls
         if one.busy_s and one.shapes

@@ -27,8 +27,6 @@ class Example:
 
     features: Features
     busy_s: float  # of one call
-    group: str  # the network that it is from: networks are left out as a whole when reaches are chosen
-    weight: float = 1.0  # how much it matters: calls in a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +168,6 @@ def thinned(examples: list[Example]) -> list[Example]:
         Example(
             features=some[0].features,
             busy_s=math.exp(sum(math.log(one.busy_s) for one in some) / len(some)),
-            group=some[0].group,
-            weight=sum(one.weight for one in some),
         )
         for some in seen.values()
     ]

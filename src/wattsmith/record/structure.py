@@ -43,8 +43,6 @@ class Ledger:
     device: str = "meta"  # the kind of device whose tensors count
     calls: Calls = field(default_factory=Calls)
     launches: int = 0
-    dispatches: int = 0
-    backward_dispatches: int = 0
     sequential: int = 0
     alive: dict[int, tuple[int, int, Any]] = field(default_factory=dict)  # storage → number, bytes, how we see its end
     memory: list[tuple[int, int]] = field(default_factory=list)  # as in Trace
@@ -65,7 +63,7 @@ class Ledger:
 
     def start_again(self) -> None:
         """Forget what was counted, not what is alive."""
-        self.dispatches = self.backward_dispatches = self.sequential = 0
+        self.sequential = 0
         self.sequence.clear()
         self.step_at = len(self.memory)
         self.calls.tallies.clear()
@@ -142,8 +140,6 @@ def enter(
     outputs = [one for one in tensors_in((given,)) if one.device.type == ledger.device]
     if not inputs and not outputs:
         return None  # the host's own arithmetic, such as an optimizer's count of steps
-    ledger.dispatches += 1
-    ledger.backward_dispatches += in_backward()
     before = {ledger.hold(one) for one in inputs}
     after = [ledger.hold(one) for one in outputs]
     note_weights(ledger, traits, inputs, after)
@@ -218,8 +214,6 @@ def trace(
         calls=ledger.calls.of_one_step(1, timed=False),
         memory=tuple(ledger.memory),
         last_step_at=ledger.step_at,
-        dispatches=ledger.dispatches,
-        backward_dispatches=ledger.backward_dispatches,
         sequential=ledger.sequential,
         order=tuple(WAIT if key is None else places[key] for key in ledger.sequence),
     )

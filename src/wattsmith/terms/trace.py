@@ -16,8 +16,6 @@ class Trace:
     memory: tuple[tuple[int, int], ...]  # in order: number of the tensor, and bytes taken; 0: given back
     last_step_at: int  # where in `memory` the step begins that was counted
     order: tuple[int, ...]  # places in `calls`, one after the other; WAIT: the host waits for the device
-    dispatches: int  # operators that the host goes through, also those that cost the device nothing
-    backward_dispatches: int  # of these, in the backward pass
     sequential: int = 0  # kernels one after the other inside recurrent layers, which no call shows
 
     @property
