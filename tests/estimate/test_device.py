@@ -341,7 +341,6 @@ class TestRuns:
         (one, *_) = examples_of(run_of((product(64, 64, 64, calls=4),)))
         assert one.busy_s == pytest.approx(law_s(2 * 64**3, 12 * 64**2))
         assert one.features.flops == 2 * 64**3
-        assert one.weight == 4
 
     def test_calls_without_a_time_or_a_tensor_are_no_examples(self):
         known = product(64, 64, 64)
