@@ -48,6 +48,14 @@ def test_a_kernel_belongs_to_the_call_that_queued_it():
     assert ledger.calls.tallies[OTHER].busy_s == pytest.approx(10e-9)
 
 
+def test_kernels_of_a_call_that_run_side_by_side_count_once():
+    ledger = Ledger(device="cuda")
+    ledger.calls.add(CALL, 1.0, 1.0)
+    seen = Seen(kernels=[(100, 40, 1), (110, 40, 2)], queued_at={1: 5, 2: 6}, marks=[(0, 10, 0)])
+    assert attribute(seen, [CALL], ledger)
+    assert ledger.calls.tallies[CALL].busy_s == pytest.approx(50e-9)
+
+
 def test_nothing_is_said_of_calls_when_too_much_is_unknown():
     ledger = Ledger(device="cuda")
     ledger.calls.add(CALL, 1.0, 1.0)

@@ -8,6 +8,7 @@ ever, though the host is slowed down. On the CPU a call is over when it returns,
 import math
 import time
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -84,15 +85,22 @@ def attribute(seen: Seen, keys: Sequence[CallKey | None], ledger: Ledger) -> boo
     """Add the time of the kernels to the calls that queued them. Whether enough of it could be."""
     starts = [begin for begin, _, _ in seen.marks]
     known_ns = 0
-    for _, took_ns, number in seen.kernels:
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(
+        list
+    )  # by call: of kernels side by side each moment counts once
+    for begin_ns, took_ns, number in seen.kernels:
         at = seen.queued_at.get(number)
         place = -1 if at is None else bisect_right(starts, at) - 1
         if at is None or place < 0 or at > seen.marks[place][1]:
             continue
-        key = keys[seen.marks[place][2]]
-        if key is not None:
+        call = seen.marks[place][2]
+        if keys[call] is not None:
             known_ns += took_ns
-            ledger.calls.tallies[key].busy_s += took_ns / 1e9
+            spans[call].append((begin_ns, begin_ns + took_ns))
+    for call, some in spans.items():
+        key = keys[call]
+        assert key is not None
+        ledger.calls.tallies[key].busy_s += union_length(some) / 1e9
     return known_ns >= ATTRIBUTED * sum(took_ns for _, took_ns, _ in seen.kernels)
 
 
