@@ -65,6 +65,7 @@ __all__ = [
 ]
 
 STATE_VARIABLE = "WATTSMITH_SIM_NVML"
+ORDINARY_USER_VARIABLE = "WATTSMITH_SIM_NVML_ORDINARY_USER"  # "1": setters called by this process are refused
 
 SUCCESS = 0
 NOT_SUPPORTED = 3

@@ -1,6 +1,7 @@
 /* The simulated driver's settings: power limit, clocks, modes, MIG; reading them and changing them. */
 #include "nvml_abi.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- Reading ---- */
@@ -290,10 +291,17 @@ static void write_down(const struct setter *setter, Code code)
     __atomic_store_n(&state->change_count, state->change_count + 1, __ATOMIC_RELEASE);
 }
 
+/* The whole machine may refuse everyone, or one process may act as an ordinary user's beside those of root. */
+static int refuses_setters(void)
+{
+    const char *ordinary = getenv("WATTSMITH_SIM_NVML_ORDINARY_USER");
+    return state->refuses_setters || (ordinary && *ordinary && strcmp(ordinary, "0") != 0);
+}
+
 /* Lets the change through if `code` says so, and writes it down either way. */
 static Code end_change(struct setter *setter, Code code)
 {
-    if (state->refuses_setters)
+    if (refuses_setters())
         code = NO_PERMISSION;
     if (code == OK)
         code = append_setting(setter);
@@ -394,7 +402,7 @@ API nvmlDeviceResetApplicationsClocks(Device device)
 /* For modes that do not touch power: no entry in the history, only in the list of changes. */
 static Code end_mode_change(struct setter *setter, uint32_t *mode, unsigned value, unsigned most)
 {
-    Code code = state->refuses_setters ? NO_PERMISSION : value > most ? INVALID_ARGUMENT : OK;
+    Code code = refuses_setters() ? NO_PERMISSION : value > most ? INVALID_ARGUMENT : OK;
     if (code == OK)
         *mode = value;
     write_down(setter, code);

@@ -1,4 +1,4 @@
-"""A simulated sysfs tree: RAPL counters, INA3221 rails and cpufreq policies that move by known amounts.
+"""A simulated sysfs tree: RAPL counters and limits, INA3221 rails, cpufreq policies, devfreq devices, Jetson's EMC.
 
 The tree carries a file `wattsmith-simulated` at its root, by which every meter that reads it knows and says
 that nothing was measured. Files are replaced in one step, so a reader sees the old value or the new one.
@@ -6,7 +6,7 @@ that nothing was measured. Files are replaced in one step, so a reader sees the 
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,33 @@ class SimulatedSysfs:
         _write(folder / "scaling_available_governors", "performance powersave schedutil")
         _write(folder / "affected_cpus", str(policy))
         self._policies.append(folder)
+        return folder
+
+    def add_power_limits(self, zone: str, limits_w: Mapping[str, float], *, max_w: float | None = None) -> Path:
+        """Power limits of a zone that is there, by name such as "long_term"; MAX_W is what it says the most is."""
+        folder = self._zones[zone][0]
+        for place, (name, limit_w) in enumerate(limits_w.items()):
+            _write(folder / f"constraint_{place}_name", name)
+            _write(folder / f"constraint_{place}_power_limit_uw", str(_micro(limit_w)))
+            if max_w is not None:
+                _write(folder / f"constraint_{place}_max_power_uw", str(_micro(max_w)))
+        return folder
+
+    def add_devfreq(self, name: str, levels_hz: Sequence[float]) -> Path:
+        """A devfreq device such as "17000000.gpu", free between its lowest level and its highest."""
+        folder = self.root / "class/devfreq" / name
+        levels = sorted(round(level_hz) for level_hz in levels_hz)
+        _write(folder / "available_frequencies", " ".join(map(str, levels)))
+        for file, value in {"min_freq": levels[0], "max_freq": levels[-1], "cur_freq": levels[-1]}.items():
+            _write(folder / file, str(value))
+        return folder
+
+    def add_emc(self, *, min_hz: float, max_hz: float) -> Path:
+        """The memory clock of a Jetson as its power processor shows it in debugfs, not locked."""
+        folder = self.root / "kernel/debug/bpmp/debug/clk/emc"
+        clocks = {"min_rate": min_hz, "max_rate": max_hz, "rate": max_hz, "mrq_rate_locked": 0, "state": 1}
+        for file, value in clocks.items():
+            _write(folder / file, str(round(value)))
         return folder
 
     def advance(self, duration_s: float, power_w: Mapping[str, float]) -> None:

@@ -1,0 +1,123 @@
+"""Puts devices back to what their journals say."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from wattsmith.control.find import knobs_of
+from wattsmith.control.journal import (
+    Journal,
+    all_journals,
+    changing,
+    read_journal,
+    release_device,
+    remove_journal,
+    take_device,
+    write_journal,
+)
+from wattsmith.terms.control import DeviceHeld, JournalDamaged, Knob, KnobLost, NotPermitted, PutBack, Value
+from wattsmith.terms.errors import BadTerm, NotWritten
+
+TRIES = 3
+BETWEEN_TRIES_S = 0.05
+CHANGE_WAIT_S = 1.0  # a change takes milliseconds; who is at it for longer was stopped in the middle
+
+
+def put_back(state: Path, journal: Journal) -> PutBack:
+    """Set every knob of JOURNAL to what it stood at, and remove the journal when all are. Twice is harmless.
+
+    Call it with the device's lock in hand. What cannot be put back is told, and the journal stays.
+    """
+    with changing(state, journal.identity, CHANGE_WAIT_S):
+        try:
+            current = read_journal(state, journal.identity)
+        except JournalDamaged as damaged:
+            return _outcome(journal, (str(damaged),))
+        if current is None or current.lease != journal.lease:
+            return _outcome(journal)  # somebody was faster
+        problems = _put_back_all(current)
+        try:
+            if problems:
+                write_journal(state, replace(current, over=True))
+            else:
+                remove_journal(state, current.identity)
+        except (OSError, NotWritten) as failed:
+            problems = (*problems, f"the journal of {current.device} stays as it is: {failed}")
+    return _outcome(current, problems)
+
+
+def _outcome(journal: Journal, problems: tuple[str, ...] = ()) -> PutBack:
+    return PutBack(
+        device=journal.device,
+        identity=journal.identity,
+        knobs=tuple(f"{journal.device}/{kind}" for kind in journal.before),
+        problems=problems,
+        simulated=journal.simulated,
+    )
+
+
+def _put_back_all(journal: Journal) -> tuple[str, ...]:
+    """What could not be put back, and why."""
+    if not journal.before:
+        return ()
+    try:
+        knobs = knobs_of(journal.identity, Path(journal.sysfs))
+    except (KnobLost, NotPermitted, BadTerm) as gone:
+        return (f"{journal.device} is gone, and its journal is kept: {gone}",)
+    outcomes = [
+        _put_back_one(knobs[kind], before)
+        if kind in knobs
+        else f"{journal.device} has no {kind} any more, and its journal is kept"
+        for kind, before in journal.before.items()
+    ]
+    return tuple(problem for problem in outcomes if problem is not None)
+
+
+def _put_back_one(knob: Knob, before: Value) -> str | None:
+    problem = None
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(BETWEEN_TRIES_S)
+        try:
+            if is_at(knob, before):
+                return None
+            knob.set(before)
+            now = knob.read()
+        except (KnobLost, NotPermitted, BadTerm) as failed:
+            problem = str(failed)
+        else:
+            if not knob.card.readable or _same(now, before):
+                return None
+            problem = f"{knob.card.name} was set back to {before} but reads {now}"
+    return problem
+
+
+def is_at(knob: Knob, value: Value) -> bool:
+    """Whether a knob that tells how it is set stands at VALUE."""
+    return knob.card.readable and _same(knob.read(), value)
+
+
+def _same(now: Value, before: Value) -> bool:
+    """Whether a value read is the one that was read before; drivers round, but always the same way."""
+    if isinstance(now, float) and isinstance(before, float):
+        return abs(now - before) <= 1e-6 * max(abs(now), abs(before))
+    return now == before
+
+
+def restore_left_behind(state: Path, wait_s: float = 0.0) -> list[PutBack]:
+    """Put back every device whose holder and watchdog are both gone. A device that is held is told as a problem."""
+    outcomes = []
+    for path, journal in all_journals(state):
+        if isinstance(journal, JournalDamaged):
+            outcomes.append(PutBack(device=path.stem, identity=path.stem, knobs=(), problems=(str(journal),)))
+            continue
+        try:
+            lock = take_device(state, journal.identity, journal.device, wait_s)
+        except DeviceHeld as held:
+            outcomes.append(_outcome(journal, (f"{held}. Its settings come back by themselves then.",)))
+            continue
+        try:
+            outcomes.append(put_back(state, journal))
+        finally:
+            release_device(lock)
+    return outcomes
