@@ -16,6 +16,7 @@ from wattsmith.estimate.parallel import Link, on_devices, sheet_link
 from wattsmith.flows.devices import KnownDevice, Tell, known_device, record_named
 from wattsmith.flows.models import LoadedModel, load_model, step_of, with_batch
 from wattsmith.record.structure import trace
+from wattsmith.terms.energy import Source
 from wattsmith.terms.errors import BadInput, BadTerm
 from wattsmith.terms.estimate import Basis, Estimate, JobNeed
 from wattsmith.terms.run import Structure
@@ -225,8 +226,21 @@ def _estimate(
         others_s=_others(traced, device, how) if how.methods else {},
         structure=traced.structure,
         without_rule=without_rule,
-        notes=notes if found.power_w is not None else (*notes, NO_POWER),
+        notes=(*notes, *_on_power(found, device)),
     )
+
+
+def _on_power(found: Answer, device: KnownDevice) -> list[str]:
+    """What the figures of power are worth."""
+    if found.power_w is None:
+        return [NO_POWER]
+    used = [run.consumption for run in device.runs if run.consumption and run.consumption.step_energy_j]
+    notes = []
+    if any(one.energy_source is Source.MODELLED for one in used):
+        notes.append("power and energy rest on a model, not on a meter: the record was taken with `--meters modelled`")
+    if any(one.simulated for one in used):
+        notes.append("power and energy are those of a simulated meter")
+    return notes
 
 
 def _by_whole_steps(one: Estimate, traced: Trace, device: KnownDevice, how: HowToEstimate) -> Estimate:
