@@ -17,6 +17,7 @@ from tests.flows.models_for_tests.resnet import ResNet50  # noqa: E402
 from tests.flows.models_for_tests.small import Net, Picture  # noqa: E402
 
 import wattsmith  # noqa: E402
+from wattsmith.estimate.parallel import Link  # noqa: E402
 from wattsmith.flows.devices import known_device  # noqa: E402
 from wattsmith.flows.estimating import HowToEstimate, estimate_of, gradient_bytes, traced_step  # noqa: E402
 from wattsmith.flows.models import load_model  # noqa: E402
@@ -172,6 +173,12 @@ class TestSeveralDevices:
         assert four.power_w.value == pytest.approx(4 * one.power_w.value)
         assert (one.job.steps, four.job.steps) == (8, 2)
         assert any(note.startswith("4 devices over a link of 315 GB/s (data sheet)") for note in four.notes)
+
+    def test_over_a_link_that_nobody_timed_are_at_the_edge(self):
+        found = estimated(wide(), "4096", batch=512, devices=2)
+        assert (found.standing, found.reasons) == ("edge", ("the link between the devices was not timed",))
+        timed = Link(bandwidth_bytes_per_s=1e11, latency_s=1e-5, source="measured")
+        assert estimated(wide(), "4096", batch=512, devices=2, link=timed).standing == "inside"
 
     def test_add_up_nothing_where_they_infer(self):
         one, four = (estimated(wide(), "4096", batch=512, mode="infer", devices=count) for count in (1, 4))

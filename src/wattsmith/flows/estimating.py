@@ -295,6 +295,11 @@ def _together(alone: Estimate, how: HowToEstimate) -> Estimate:
     link = how.link or sheet_link(ASSUMED_LINK)
     several = on_devices(alone.as_prediction(), how.devices, gradient_bytes(alone.structure, how.mode), link)
     assert several.step_s is not None
+    standing, reasons = alone.standing, alone.reasons
+    if link.source != "measured":
+        inside = standing in ("measured", "inside")
+        untimed = "the link between the devices was not timed"
+        standing, reasons = ("edge", (untimed,)) if inside else (standing, (*reasons, untimed))
     note = f"{how.devices} devices over a link of {link.bandwidth_bytes_per_s / 1e9:.0f} GB/s ({link.source})"
     return replace(
         alone,
@@ -302,6 +307,8 @@ def _together(alone: Estimate, how: HowToEstimate) -> Estimate:
         step_s=several.step_s,
         power_w=several.power_w,
         step_energy_j=several.step_energy_j,
+        standing=standing,
+        reasons=reasons,
         notes=(*alone.notes, note),
     )
 
