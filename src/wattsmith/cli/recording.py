@@ -37,7 +37,7 @@ Name = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PresetName = Annotated[str, typer.Option(help="How much: smoke, basic, standard, wide or reference.", metavar="NAME")]
 DesignName = Annotated[
-    str, typer.Option(help="cover, or one of the grids: data-sets, images, topology.", metavar="NAME")
+    str, typer.Option(help="cover, worst, or one of the grids: data-sets, images, topology.", metavar="NAME")
 ]
 Sample = Annotated[int | None, typer.Option(help="So many points of a grid, drawn by chance.", metavar="N")]
 Seed = Annotated[int, typer.Option(help="Of all that is drawn by chance.")]

@@ -257,13 +257,7 @@ def _fixed_bytes(networks: Sequence[Run]) -> float:
 
 def _doubts(runs: Sequence[Run], peak: Peak, reaches: Mapping[str, Reach]) -> Doubts:
     """From networks that are left out, family by family."""
-    networks = [run for run in runs if run.workload.kind == "network" and computes(run)]
-    families = sorted({run.workload.family for run in networks})
-    rows: list[_LeftOut] = []
-    for out in families if len(families) > 1 else ():
-        rest = [run for run in runs if run.workload.kind != "network" or run.workload.family != out]
-        model = _fit(rest, peak, reaches)
-        rows += [_left_out(model, run) for run in networks if run.workload.family == out]
+    rows = _all_left_out(runs, peak, reaches)
     if len(rows) < ENOUGH:
         wide = _wide()
         return Doubts(
@@ -285,6 +279,24 @@ def _doubts(runs: Sequence[Run], peak: Peak, reaches: Mapping[str, Reach]) -> Do
         usual=levels[int(0.8 * (len(levels) - 1))],
         large=levels[int(0.97 * (len(levels) - 1))],
     )
+
+
+def errors_of_left_out(runs: Sequence[Run], peak: Peak) -> dict[str, float]:
+    """By workload: log of estimated over measured busy time, for networks whose family is left out."""
+    reaches = _fit(runs, peak, {}).operators.reaches if runs else {}
+    rows = _all_left_out(runs, peak, reaches)
+    return {one.network: math.log(one.figures["busy"][0] / one.figures["busy"][1]) for one in rows}
+
+
+def _all_left_out(runs: Sequence[Run], peak: Peak, reaches: Mapping[str, Reach]) -> list["_LeftOut"]:
+    networks = [run for run in runs if run.workload.kind == "network" and computes(run)]
+    families = sorted({run.workload.family for run in networks})
+    rows: list[_LeftOut] = []
+    for out in families if len(families) > 1 else ():
+        rest = [run for run in runs if run.workload.kind != "network" or run.workload.family != out]
+        model = _fit(rest, peak, reaches)
+        rows += [_left_out(model, run) for run in networks if run.workload.family == out]
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

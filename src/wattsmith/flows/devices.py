@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from wattsmith.estimate.costs import timed_steps
-from wattsmith.estimate.device import DeviceModel, Known, usable
+from wattsmith.estimate.device import DeviceModel, Known, errors_of_left_out, usable
 from wattsmith.estimate.operators import Peak
 from wattsmith.estimate.sheets import DataSheet, UnknownDevice, sheet_of
 from wattsmith.estimate.whole import Whole
@@ -189,6 +189,13 @@ def _scaled(sheet: DataSheet, tell: Tell) -> KnownDevice:
         basis=Basis.SHEET,
         power_ratio=sheet.tdp_w / near.sheet.tdp_w,
     )
+
+
+def left_out_errors(runs: Sequence[Run], device: str) -> dict[str, float]:
+    """By workload: how far estimates of recorded networks are off when their family is left out, as a logarithm."""
+    watched = [run for run in runs if usable(run)]
+    sheet = _name_of(device)
+    return errors_of_left_out(watched, CPU_PEAK if sheet is None else peak_of(sheet_of(sheet)))
 
 
 def peak_of(sheet: DataSheet) -> Peak:

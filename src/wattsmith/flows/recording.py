@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from wattsmith.flows.devices import left_out_errors
 from wattsmith.flows.machine import describe_machine
 from wattsmith.measure.host import cpu_count
 from wattsmith.record import runner as running
 from wattsmith.record.bench import Effort
 from wattsmith.record.candidates import Sketch, fitting
 from wattsmith.record.grid import grid
-from wattsmith.record.presets import cpu_sketch, gpu_sketch, points, preset_of
+from wattsmith.record.presets import cover, cpu_sketch, gpu_sketch, points, preset_of
 from wattsmith.record.runner import Point, Runner, take_record
 from wattsmith.record.structure import structure_of
 from wattsmith.record.worker import Worker
@@ -23,7 +24,8 @@ from wattsmith.store.opening import open_store
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
-from wattsmith.terms.run import Device
+from wattsmith.terms.ports import RunStore
+from wattsmith.terms.run import Device, Run
 from wattsmith.terms.work import Setting, Workload
 
 RecordProgress = running.Progress
@@ -41,7 +43,7 @@ class HowToRecord:
     """What is recorded, where, and for how long."""
 
     preset: str = "basic"
-    design: str = "cover"  # "cover", or the name of a grid
+    design: str = "cover"  # "cover"; "worst": where estimates fail most; or the name of a grid
     sample: int | None = None  # of a grid, so many points; None: as many as the preset has
     device: str | None = None  # None: the first GPU, or the CPU
     meters: str = "auto"
@@ -89,7 +91,7 @@ def record(
         try:
             host = runner.host
             take_record(
-                planned(how, host.device),
+                planned(how, host.device, _recorded(store, host.device) if how.design == "worst" else ()),
                 runner,
                 lock=device,
                 known=lambda point: store.has(point.workload, host.device, point.setting),
@@ -106,6 +108,10 @@ def record(
         return Recorded(
             device=host.device, session=session, place=store.place, progress=seen[0], interrupted=interrupted
         )
+
+
+def _recorded(store: RunStore, device: Device) -> list[Run]:
+    return [run for run in store.runs() if run.device.name == device.name]
 
 
 def default_device() -> str:
@@ -130,14 +136,16 @@ def _worker_command(device: str, how: HowToRecord, session: str, effort: Effort)
     ]
 
 
-def planned(how: HowToRecord, device: Device) -> list[Point]:
-    """The points that are wanted on DEVICE, in order."""
+def planned(how: HowToRecord, device: Device, recorded: Sequence[Run] = ()) -> list[Point]:
+    """The points that are wanted on DEVICE, in order. RECORDED: what was measured there before."""
     setting = Setting(threads=how.threads, concurrency=how.concurrency)
     if how.points is not None:
         return [Point(workload=p.workload, structure=p.structure, setting=setting) for p in read_points(how.points)]
     sketch = sketch_of(device)
     if how.design == "cover":
         workloads = points(how.preset, sketch, how.seed)
+    elif how.design == "worst":
+        workloads = worst_first(how, sketch, recorded)
     else:
         preset = preset_of(how.preset)
         sample = how.sample or preset.networks + preset.operators
@@ -147,6 +155,22 @@ def planned(how: HowToRecord, device: Device) -> list[Point]:
         for one in workloads
         for w in replicated(one, how.replicas)
     ]
+
+
+def worst_first(how: HowToRecord, sketch: Sketch, recorded: Sequence[Run]) -> list[Workload]:
+    """Networks where estimates from what was RECORDED fail most, as many as the preset has; then its other points."""
+    errors = left_out_errors(recorded, recorded[0].device.name) if recorded else {}
+    if not errors:
+        raise BadInput(
+            "the design 'worst' starts from a record of this device with at least two families of networks; "
+            "take one first: wattsmith record run --design cover"
+        )
+    preset = preset_of(how.preset)
+    networks, _ = cover(preset, sketch, how.seed)
+    for run in recorded:
+        networks.skip(run.workload)
+    found = (networks.next_worst(errors) for _ in range(preset.networks))
+    return [workload for workload in found if workload is not None]
 
 
 def replicated(workload: Workload, counts: Sequence[int]) -> list[Workload]:
