@@ -191,6 +191,19 @@ def take_device(state: Path, identity: str, device: str, wait_s: float = 0.0) ->
     raise DeviceHeld(f"{device} ({identity}) is held by {_holder(state, identity)}; wait until it has ended, or end it")
 
 
+def forget_journal(path: Path) -> None:
+    """Remove a journal, damaged perhaps, without putting anything back. Raises DeviceHeld while its device is held."""
+    number = _open_lock(path.with_suffix(LOCK))
+    if not _locked_within(number, 0.0):
+        os.close(number)
+        raise DeviceHeld(f"{path.name} belongs to a lease in force, which needs it; end that first")
+    try:
+        path.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    finally:
+        release_device(number)
+
+
 def _holder(state: Path, identity: str) -> str:
     try:
         journal = read_journal(state, identity)
