@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattsmith.estimate.operators import relative_fit
 from wattsmith.terms.run import OperatorCall, StepTimes
 
 LIGHT = ("elementwise", "copy", "reduce", "softmax", "embedding")
 USUAL_S = (3e-4, 1e-5, 1.5e-5, 2e-5, 2e-6)  # where no record tells, in the order of HostModel's fields
 ENOUGH = 5  # steps; fewer say nothing
-ROUNDS = 6
+ROUNDS = 4
+PULL = 0.05  # towards the usual ratios of costs; a term that hardly any step has stays there
+USUAL_OFF = 0.2  # in the logarithm; beyond it, errors count less than in proportion
 PACED_BY_HOST = 0.7  # a device that is busy for a smaller share of the step waits for the host all the time
 
 
@@ -50,8 +51,8 @@ class HostModel:
         slowness = np.ones(len(rows))
         factors: Any = np.zeros(terms.shape[1])
         for _ in range(ROUNDS):
-            factors = relative_fit(terms, took_s / slowness)
-            off = np.log(took_s / np.maximum(terms @ factors, 1e-9))
+            factors = _by_ratio(terms, took_s / slowness)
+            off = np.log(took_s / (terms @ factors))
             middles = {one: float(np.median(off[sessions == one])) for one in set(sessions)}
             middle = sum(middles.values()) / len(middles)
             slowness = np.exp([middles[one] - middle for one in sessions])
@@ -68,6 +69,23 @@ class HostModel:
 
     def _parts(self) -> tuple[float, float, float, float]:
         return self.light_s, self.forward_s, self.backward_s, self.tensor_s
+
+
+def _by_ratio(terms: Any, took_s: Any) -> Any:
+    """Factors of TERMS that come closest to TOOK_S by ratio, none of them nothing, drawn a little to what is usual.
+
+    Small and large steps count alike; what lies far off counts less.
+    """
+    import numpy as np
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+    usual = np.array(USUAL_S)
+    usual = np.log(usual * np.median(took_s / (terms @ usual)))
+
+    def off(at: Any) -> Any:
+        return np.concatenate([np.log(terms @ np.exp(at)) - np.log(took_s), PULL * (at - usual)])
+
+    return np.exp(least_squares(off, usual, loss="cauchy", f_scale=USUAL_OFF).x)
 
 
 def host_time_s(times: StepTimes) -> float | None:

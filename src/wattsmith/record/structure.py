@@ -126,10 +126,36 @@ def recorder_class() -> type:
 
         def call(self, operator: Any, traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             given = operator(*args, **kwargs)
+            if traits.name in LAID_OUT:
+                given = laid_out(traits.name, args, given)
             enter(self.ledger, traits, args, kwargs, given)
             return given
 
     return Recorder
+
+
+LAID_OUT = ("convolution", "convolution_backward")
+
+
+def laid_out(name: str, args: tuple[Any, ...], given: Any) -> Any:
+    """What a convolution on "meta" gives, in the order that a GPU has it: channels last if its input or weight is."""
+    import torch
+
+    backward = name == "convolution_backward"
+    taken, weight = args[1:3] if backward else args[:2]
+    if taken.device.type != "meta" or taken.dim() != 4 or not (_is_last(taken) or _is_last(weight)):
+        return given
+
+    def turned(one: Any) -> Any:
+        return one.contiguous(memory_format=torch.channels_last) if one is not None and one.dim() == 4 else one
+
+    return tuple(turned(one) for one in given) if backward else turned(given)
+
+
+def _is_last(tensor: Any) -> bool:
+    import torch
+
+    return bool(tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous())
 
 
 def enter(
