@@ -1,0 +1,1 @@
+"""Parts of tune_replay.py."""

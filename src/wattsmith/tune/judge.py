@@ -1,0 +1,93 @@
+"""Trials as numbers that can be compared: the logarithms of the objective and of what is limited."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wattsmith.terms.errors import BadInput
+from wattsmith.terms.tuning import Cell, Failed, Level, Space, Trial
+from wattsmith.tune.goals import Limit, MetricMissing, figure, parse_limits, parse_objective, value_of
+
+USUAL_NOISE = 0.01  # relative standard error of a metric, when nobody says
+LEAST_NOISE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One trial as logarithms. Of a limit "at least", the sign is turned, so that small is always good."""
+
+    cell: Cell
+    objective: float = math.nan
+    limited: tuple[float, ...] = ()  # by limit
+    noise: tuple[float, ...] = ()  # standard errors: of the objective, then by limit
+    failed: str | None = None
+
+
+class Judge:
+    """Knows what is wanted, and keeps what was seen."""
+
+    def __init__(self, space: Space, objective: str | tuple[str, ...], limits: Sequence[str | Limit]) -> None:
+        self.space = space
+        self.objective = parse_objective(objective) if isinstance(objective, str) else objective
+        self.limits: tuple[Limit, ...] = parse_limits(limits)
+        self.trials: list[Trial] = []
+        self.seen: list[Seen] = []
+
+    def take(
+        self, setting: Mapping[str, Level], outcome: Mapping[str, float] | Failed, noise: Mapping[str, float] | None
+    ) -> Seen:
+        """Keep what came of SETTING. Figures that are missing or no numbers make it a failed one."""
+        cell = self.space.cell(setting)
+        if isinstance(outcome, Failed):
+            return self._keep(Trial(setting=dict(setting), failed=outcome.why), Seen(cell=cell, failed=outcome.why))
+        try:
+            objective = math.log(value_of(outcome, self.objective))
+            limited = tuple(_sign(one) * math.log(figure(outcome, one.metric, one.kind)) for one in self.limits)
+        except MetricMissing as missing:
+            why = str(missing)
+            return self._keep(Trial(setting=dict(setting), failed=why), Seen(cell=cell, failed=why))
+        trial = Trial(setting=dict(setting), metrics=dict(outcome), noise=dict(noise or {}))
+        errors = (
+            math.hypot(*(_error(trial.noise, name) for name in self.objective)),
+            *(_error(trial.noise, one.metric) for one in self.limits),
+        )
+        return self._keep(trial, Seen(cell=cell, objective=objective, limited=limited, noise=errors))
+
+    def _keep(self, trial: Trial, seen: Seen) -> Seen:
+        if not self.seen and seen.failed is not None:
+            raise BadInput(
+                f"the present setting itself gave no figures ({seen.failed}), so there is nothing to improve on; "
+                "make it work first"
+            )
+        self.trials.append(trial)
+        self.seen.append(seen)
+        return seen
+
+    def bounds(self) -> tuple[float, ...]:
+        """The limits as logarithms; those that are multiples of the present setting need it measured."""
+        return tuple(
+            _sign(one) * math.log(one.value) + (self.present_limited(at) if one.relative else 0.0)
+            for at, one in enumerate(self.limits)
+        )
+
+    def present_limited(self, limit: int) -> float:
+        """Mean of the limited metric over the trials of the present setting."""
+        here = [seen.limited[limit] for seen in self.seen if seen.cell == self.space.present and seen.limited]
+        if not here:
+            raise BadInput("a limit relative to the present setting needs that setting measured first")
+        return sum(here) / len(here)
+
+    def excess(self, seen: Seen) -> float:
+        """By how much the worst limit is broken, as a logarithm; not positive: all hold; infinite: it failed."""
+        if seen.failed is not None:
+            return math.inf
+        return max((got - bound for got, bound in zip(seen.limited, self.bounds(), strict=True)), default=-math.inf)
+
+
+def _sign(limit: Limit) -> int:
+    return 1 if limit.bound == "at most" else -1
+
+
+def _error(noise: Mapping[str, float], name: str) -> float:
+    given = (value for key, value in noise.items() if key == name or key.startswith(f"{name}_"))
+    return max(next(given, USUAL_NOISE), LEAST_NOISE)
