@@ -24,6 +24,7 @@ from wattsmith.control.journal import (
     take_device,
     write_journal,
 )
+from wattsmith.control.restoring import restore_left_behind
 from wattsmith.terms.control import DeviceHeld, JournalDamaged
 from wattsmith.terms.errors import NotWritten
 
@@ -54,6 +55,14 @@ def test_a_journal_is_read_as_it_was_written(folder):
 
 def test_the_folder_is_its_owners_alone(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_everyone_may_write_is_not_trusted(folder):
+    folder.chmod(0o777)
+    with pytest.raises(NotWritten, match="not trusted"):
+        open_state(folder)
+    with pytest.raises(NotWritten, match="not trusted"):
+        restore_left_behind(folder)
 
 
 def test_journals_lie_where_the_system_keeps_state(monkeypatch, tmp_path):

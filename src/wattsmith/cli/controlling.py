@@ -80,12 +80,13 @@ def show(as_json: AsJson = False) -> None:
         typer.echo("no knobs: no GPU driver answers here, and no CPU clock or power limit is shown under /sys")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("knob", "now", "may be set to", "device"):
-        table.add_column(column, overflow="fold")
+    for place, column in enumerate(("knob", "now", "may be set to", "device")):
+        table.add_column(column, overflow="fold", no_wrap=place == 0)
     for state in states:
-        now = format_value(state.card, state.value) if state.problem is None else f"unknown: {state.problem}"
+        now = format_value(state.card, state.value) if state.problem is None else f"unknown ({state.problem})"
         name = state.card.name + " (simulated)" * state.card.simulated
-        table.add_row(*map(escape, (name, now, _choices(state.card), state.card.title)))
+        title = state.card.title.removesuffix(" (simulated)")
+        table.add_row(*map(escape, (name, now, _choices(state.card), title)))
     _console().print(table)
 
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -176,6 +177,17 @@ def open_state(state: Path) -> None:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failed:
         raise NotWritten(f"the state folder {state} cannot be made: {failed}. Give another one.") from failed
+    check_trusted(state)
+
+
+def check_trusted(state: Path) -> None:
+    """Raise NotWritten when STATE belongs to, or may be written by, somebody who could make us set what they want."""
+    held = state.stat()
+    if held.st_uid not in (0, os.geteuid()) or held.st_mode & stat.S_IWOTH:
+        raise NotWritten(
+            f"the state folder {state} belongs to another user or may be written by everyone, so what lies in it is "
+            "not trusted. Make it yours (`chown`, `chmod 700`), or give another one."
+        )
 
 
 def take_device(state: Path, identity: str, device: str, wait_s: float = 0.0) -> int:

@@ -306,12 +306,13 @@ class Lease:
             os.close(hears_ready)
 
     def _end_watchdog(self) -> None:
-        if self._watchdog is None:
-            return
         with contextlib.suppress(OSError):
             os.write(self._pipe, b"release\n")
         with contextlib.suppress(OSError):
             os.close(self._pipe)
+        self._pipe = -1
+        if self._watchdog is None:
+            return
         try:
             self._watchdog.wait(ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:  # stopped, say; all is back, so it has nothing left to do
@@ -340,7 +341,7 @@ def _own_pidfd() -> int:
     """A file that tells when this process has ended; -1 on kernels that know none, where the pipe must do."""
     try:
         return os.pidfd_open(os.getpid())
-    except OSError:
+    except (OSError, AttributeError):
         return -1
 
 

@@ -9,6 +9,7 @@ from wattsmith.control.journal import (
     Journal,
     all_journals,
     changing,
+    check_trusted,
     read_journal,
     release_device,
     remove_journal,
@@ -106,6 +107,9 @@ def _same(now: Value, before: Value) -> bool:
 
 def restore_left_behind(state: Path, wait_s: float = 0.0) -> list[PutBack]:
     """Put back every device whose holder and watchdog are both gone. A device that is held is told as a problem."""
+    if not state.exists():
+        return []
+    check_trusted(state)
     outcomes = []
     for path, journal in all_journals(state):
         if isinstance(journal, JournalDamaged):

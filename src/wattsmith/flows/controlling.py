@@ -49,7 +49,7 @@ def knobs_here() -> list[KnobState]:
 
 def _looked_at(knob: Knob) -> KnobState:
     if not knob.card.readable:
-        return KnobState(card=knob.card, value=None, problem="the driver does not tell")
+        return KnobState(card=knob.card, value=None, problem="not told")
     try:
         return KnobState(card=knob.card, value=knob.read())
     except (KnobLost, NotPermitted) as failed:
