@@ -2,8 +2,7 @@
 
 import pytest
 
-from wattsmith.control.find import find_knobs
-from wattsmith.control.nvml_knobs import check_nobody_else
+from wattsmith.control.find import check_nobody_else, find_knobs
 from wattsmith.sim.nvml import GpuProcess
 from wattsmith.terms.control import DeviceHeld, KnobLost, NotPermitted
 
@@ -128,6 +127,13 @@ def test_a_gpu_that_others_run_on_is_not_for_us(gpus):
     check_nobody_else(machine.uuid(0), frozenset({7}))
     with pytest.raises(DeviceHeld, match="process 7"):
         check_nobody_else(machine.uuid(0), frozenset({8}))
+
+
+def test_a_gpu_that_does_not_tell_who_uses_it_is_not_for_us(gpus):
+    machine = gpus()
+    machine.fail(0, 3, function="nvmlDeviceGetComputeRunningProcesses")  # not supported
+    with pytest.raises(DeviceHeld, match="does not tell who else uses"):
+        check_nobody_else(machine.uuid(0), frozenset())
 
 
 def test_a_gpu_split_by_mig_is_not_for_us(gpus):

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from wattsmith.control.find import find_knobs
+from wattsmith.control.find import check_nobody_else, find_knobs
 from wattsmith.control.journal import (
     Journal,
     changing,
@@ -26,7 +26,6 @@ from wattsmith.control.journal import (
     take_device,
     write_journal,
 )
-from wattsmith.control.nvml_knobs import check_nobody_else
 from wattsmith.control.processes import family_of
 from wattsmith.control.restoring import CHANGE_WAIT_S, is_at, put_back
 from wattsmith.control.sysfs_knobs import SYSFS
@@ -223,9 +222,9 @@ class Lease:
         self.found.append(outcome)
 
     def _check_alone(self, pid: int) -> None:
+        family = family_of(pid)
         for card in self._devices():
-            if card.identity.startswith("GPU-"):
-                check_nobody_else(card.identity, family_of(pid))
+            check_nobody_else(card.identity, family)
 
     def _empty_journal(self, card: KnobCard) -> Journal:
         return Journal(

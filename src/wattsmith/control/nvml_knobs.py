@@ -32,7 +32,7 @@ def knobs_of_gpu(uuid: str, device: str | None = None) -> list[Knob]:
         return [knob for make in makers if (knob := make(nvml, handle, device, uuid)) is not None]
 
 
-def check_nobody_else(uuid: str, own_pids: frozenset[int]) -> None:
+def check_nobody_else_on_nvidia(uuid: str, own_pids: frozenset[int]) -> None:
     """Raise DeviceHeld when the GPU is split by MIG, or processes other than OWN_PIDS run on it."""
     with _gpu(uuid) as (nvml, handle):
         name = nvml.nvmlDeviceGetName(handle)
@@ -43,7 +43,13 @@ def check_nobody_else(uuid: str, own_pids: frozenset[int]) -> None:
                 "Say that it may be shared (`--shared`) if all parts are yours."
             )
         asked = (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses)
-        running = {process.pid for call in asked for process in _asked(nvml, call, handle) or ()}
+        told = [_asked(nvml, call, handle) for call in asked]
+    if told[0] is None:
+        raise DeviceHeld(
+            f"the driver does not tell who else uses {name} ({uuid}). Say that it may be shared (`--shared`) if you "
+            "know that nobody does."
+        )
+    running = {process.pid for processes in told for process in processes or ()}
     if others := sorted(running - own_pids):
         raise DeviceHeld(
             f"{name} ({uuid}) is used by others: process {', '.join(map(str, others))}. Wait until they have ended, or "

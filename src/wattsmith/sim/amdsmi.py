@@ -1,16 +1,22 @@
 """A simulated `amdsmi`: the functions, dictionaries and exceptions of AMD's binding, on GPUs that are not there.
 
 An instance stands in for the module. Shapes and units follow amdsmi 7.0 (ROCm 7): watts for power, microwatts
-for caps, MHz for clocks, bytes for memory, "N/A" for what a GPU does not tell.
+for caps, MHz for clocks, bytes for memory, "N/A" for what a GPU does not tell. `write_module` makes one that other
+processes can import, with the power caps in a file that they share.
 """
 
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, ClassVar
 
+STATUS_INVALID = 1
 STATUS_NOT_SUPPORTED = 2
 STATUS_TIMEOUT = 8
+STATUS_NO_PERMISSION = 10
 STATUS_NOT_FOUND = 31
 STATUS_DRIVER_NOT_LOADED = 34
 ENERGY_STEP_UJ = 15.259  # what one count of the accumulator stands for
@@ -73,6 +79,10 @@ class SimulatedAmdGpu:
     busy_ratio: float = 0.0
     memory_used_bytes: int = 1 << 30
     power_cap_w: float = 750.0
+    least_cap_w: float = 0.0
+    most_cap_w: float | None = None  # the default too; None: whatever the cap is
+    uuid: str = "00ff74a0-0000-1000-8000-000000000000"
+    process_ids: tuple[int, ...] = ()
     failures: list[int] = field(default_factory=list)  # error codes, each answered once, before anything else
 
 
@@ -89,8 +99,18 @@ class SimulatedAmdSmi:
     AmdSmiTemperatureMetric = AmdSmiTemperatureMetric
     AmdSmiMemoryType = AmdSmiMemoryType
 
-    def __init__(self, gpus: Sequence[SimulatedAmdGpu], *, driver_loaded: bool = True) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[SimulatedAmdGpu],
+        *,
+        driver_loaded: bool = True,
+        root: bool = True,
+        caps_file: Path | None = None,
+    ) -> None:
+        """With root=False setters are refused. CAPS_FILE holds power caps by UUID, for all processes that share it."""
         self.gpus = list(gpus)
+        self._root = root
+        self._caps_file = caps_file
         self.users = 0  # how many init calls are not yet followed by a shut down
         self._driver_loaded = driver_loaded
 
@@ -123,11 +143,49 @@ class SimulatedAmdSmi:
         gpu = _asked(processor_handle)
         told = dict.fromkeys(["socket_power", "current_socket_power", "average_socket_power", "gfx_voltage"], NOT_TOLD)
         watts = {} if gpu.power_key is None else {gpu.power_key: round(gpu.power_w)}
-        return told | watts | {"power_limit": round(gpu.power_cap_w * 1_000_000)}
+        return told | watts | {"power_limit": round(self.cap_w(gpu) * 1_000_000)}
 
     def amdsmi_get_power_cap_info(self, processor_handle: SimulatedAmdGpu) -> dict[str, Any]:
-        cap_uw = round(_asked(processor_handle).power_cap_w * 1_000_000)
-        return {"power_cap": cap_uw, "default_power_cap": cap_uw, "min_power_cap": 0, "max_power_cap": cap_uw}
+        gpu = _asked(processor_handle)
+        cap_uw = round(self.cap_w(gpu) * 1_000_000)
+        most_uw = cap_uw if gpu.most_cap_w is None else round(gpu.most_cap_w * 1_000_000)
+        least_uw = round(gpu.least_cap_w * 1_000_000)
+        return {
+            "power_cap": cap_uw,
+            "default_power_cap": most_uw,
+            "min_power_cap": least_uw,
+            "max_power_cap": most_uw,
+        }
+
+    def amdsmi_set_power_cap(self, processor_handle: SimulatedAmdGpu, sensor_ind: int, cap: int) -> None:
+        gpu = _asked(processor_handle)
+        most_w = gpu.power_cap_w if gpu.most_cap_w is None else gpu.most_cap_w
+        if not self._root:
+            raise AmdSmiLibraryException(STATUS_NO_PERMISSION)
+        if sensor_ind != 0 or not gpu.least_cap_w <= cap / 1_000_000 <= most_w:
+            raise AmdSmiLibraryException(STATUS_INVALID)
+        if self._caps_file is None:
+            gpu.power_cap_w = cap / 1_000_000
+        else:
+            fresh = self._caps_file.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps(self._caps_w() | {gpu.uuid: cap / 1_000_000}))
+            fresh.replace(self._caps_file)
+
+    def cap_w(self, gpu: SimulatedAmdGpu) -> float:
+        """What GPU may draw, whoever set it."""
+        return float(self._caps_w().get(gpu.uuid, gpu.power_cap_w))
+
+    def _caps_w(self) -> dict[str, float]:
+        if self._caps_file is None or not self._caps_file.exists():
+            return {}
+        caps_w: dict[str, float] = json.loads(self._caps_file.read_text())
+        return caps_w
+
+    def amdsmi_get_gpu_device_uuid(self, processor_handle: SimulatedAmdGpu) -> str:
+        return _asked(processor_handle).uuid
+
+    def amdsmi_get_gpu_process_list(self, processor_handle: SimulatedAmdGpu) -> list[dict[str, Any]]:
+        return [{"name": NOT_TOLD, "pid": pid} for pid in _asked(processor_handle).process_ids]
 
     def amdsmi_get_gpu_activity(self, processor_handle: SimulatedAmdGpu) -> dict[str, Any]:
         busy = round(_asked(processor_handle).busy_ratio * 100)
@@ -155,6 +213,24 @@ class SimulatedAmdSmi:
         if sensor_type is AmdSmiTemperatureType.EDGE:
             raise AmdSmiLibraryException(STATUS_NOT_SUPPORTED)  # as on the MI300
         return 55
+
+
+def write_module(folder: Path, *, most_cap_w: float = 750.0) -> SimulatedAmdSmi:
+    """Write a module `amdsmi` of one GPU into FOLDER, for a process's PYTHONPATH; gives the same machine here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "amdsmi.py").write_text(
+        "from pathlib import Path\n"
+        "from wattsmith.sim.amdsmi import one_gpu\n"
+        f"_machine = one_gpu(Path({str(folder.resolve())!r}), {most_cap_w})\n"
+        "globals().update({name: getattr(_machine, name) for name in dir(_machine) if not name.startswith('_')})\n"
+    )
+    return one_gpu(folder.resolve(), most_cap_w)
+
+
+def one_gpu(folder: Path, most_cap_w: float) -> SimulatedAmdSmi:
+    """A machine of one GPU, whose power cap is kept in FOLDER."""
+    gpu = SimulatedAmdGpu(power_cap_w=most_cap_w, most_cap_w=most_cap_w)
+    return SimulatedAmdSmi([gpu], caps_file=folder / "caps.json")
 
 
 def _must_be(value: object, kind: type) -> None:
