@@ -343,3 +343,32 @@ def test_a_holder_stopped_in_the_middle_does_not_keep_its_settings(gpus, tree, s
         process.send_signal(signal.SIGSTOP)
         assert eventually(lambda: free(state), within_s=4.0)
     assert machine.setting(0).power_limit_w == 700.0
+
+
+SLOW = "nvmlDeviceSetPowerManagementLimit"
+
+
+def test_a_change_that_ends_after_the_lease_is_undone_by_the_holder(gpus, tree, state):
+    machine = gpus()
+    lease = take(state, tree, duration_s=0.5)
+    machine.fail(0, 0, function=SLOW, times=1, delay_s=2.5)  # the lease runs out in the middle of it
+    with pytest.raises(LeaseOver):
+        lease.set("gpu:0/power_limit", 300.0)
+    assert machine.setting(0).power_limit_w == 700.0
+    assert eventually(lambda: free(state), within_s=4.0)
+    assert machine.setting(0).power_limit_w == 700.0
+    lease.close()
+
+
+def test_a_holder_killed_in_a_change_that_lasts_longer_than_its_lease_leaves_nothing(gpus, tree, state):
+    machine = gpus()
+    machine.fail(0, 0, function=SLOW, times=1, delay_s=3.0)
+    command = [sys.executable, str(HOLDING), str(state), str(tree.root), "0.5", "gpu:0/power_limit=300W"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    time.sleep(2.0)  # the lease has run out, and the watchdog has waited long enough
+    assert not free(state)  # but it does not trust that nothing more comes
+    process.kill()
+    process.communicate()
+    assert eventually(lambda: free(state))
+    assert machine.setting(0).power_limit_w == 700.0

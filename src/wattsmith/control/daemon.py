@@ -26,6 +26,7 @@ from wattsmith.terms.errors import BadInput, NotWritten, WattsmithError
 from wattsmith.terms.facts import as_plain
 
 MOST_CLIENTS = 64
+TAKES_WITHIN_S = 10.0  # a client that does not take its answers is given up
 LOOK_AGAIN_S = 0.2  # how often a thread looks whether the daemon is to end
 
 Say = Callable[[str], None]
@@ -108,6 +109,7 @@ class Client:
     def __init__(
         self, connection: socket.socket, allow: AllowList, *, state: Path, sysfs: Path, stop: threading.Event, say: Say
     ) -> None:
+        connection.settimeout(TAKES_WITHIN_S)
         self._connection = connection
         self._line = Line(connection)
         self._allow = allow

@@ -27,9 +27,10 @@ CHANGE_WAIT_S = 1.0  # a change takes milliseconds; who is at it for longer was 
 def put_back(state: Path, journal: Journal) -> PutBack:
     """Set every knob of JOURNAL to what it stood at, and remove the journal when all are. Twice is harmless.
 
-    Call it with the device's lock in hand. What cannot be put back is told, and the journal stays.
+    Call it with the device's lock in hand. What cannot be put back is told, and the journal stays. So it does while the
+    holder is in the middle of a change that does not end: what it sets last would otherwise be put back by nobody.
     """
-    with changing(state, journal.identity, CHANGE_WAIT_S):
+    with changing(state, journal.identity, CHANGE_WAIT_S) as alone:
         try:
             current = read_journal(state, journal.identity)
         except JournalDamaged as damaged:
@@ -37,6 +38,11 @@ def put_back(state: Path, journal: Journal) -> PutBack:
         if current is None or current.lease != journal.lease:
             return _outcome(journal)  # somebody was faster
         problems = _put_back_all(current)
+        if not alone:
+            problems = (
+                *problems,
+                f"process {current.holder_pid} is still in the middle of a change of {current.device}",
+            )
         try:
             if problems:
                 write_journal(state, replace(current, over=True))
@@ -44,15 +50,16 @@ def put_back(state: Path, journal: Journal) -> PutBack:
                 remove_journal(state, current.identity)
         except (OSError, NotWritten) as failed:
             problems = (*problems, f"the journal of {current.device} stays as it is: {failed}")
-    return _outcome(current, problems)
+    return _outcome(current, problems, unfinished=not alone)
 
 
-def _outcome(journal: Journal, problems: tuple[str, ...] = ()) -> PutBack:
+def _outcome(journal: Journal, problems: tuple[str, ...] = (), *, unfinished: bool = False) -> PutBack:
     return PutBack(
         device=journal.device,
         identity=journal.identity,
         knobs=tuple(f"{journal.device}/{kind}" for kind in journal.before),
         problems=problems,
+        unfinished=unfinished,
         simulated=journal.simulated,
     )
 

@@ -43,11 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     why = wait_for_end(options.pipe, options.pidfd, time.monotonic() + options.duration_s)
     if why == "released":
         return RELEASED
-    outcomes = [put_back(options.state, journal) for journal in journals_of(options.state, options.lease)]
+    outcomes = _put_back(options.state, options.lease)
+    while any(outcome.unfinished for outcome in outcomes):  # stay until that change has ended, or its process has
+        outcomes = _put_back(options.state, options.lease)
     _note(options.state, options.lease, why, outcomes)
     for lock in options.locks:
         release_device(lock)
     return RAN_OUT
+
+
+def _put_back(state: Path, lease: str) -> list[PutBack]:
+    return [put_back(state, journal) for journal in journals_of(state, lease)]
 
 
 def wait_for_end(pipe: int, pidfd: int, deadline_s: float) -> str:

@@ -83,6 +83,7 @@ class PutBack:
     identity: str
     knobs: tuple[str, ...]
     problems: tuple[str, ...] = ()
+    unfinished: bool = False  # its holder is in the middle of a change, after which it must be put back once more
     simulated: bool = False
 
 
