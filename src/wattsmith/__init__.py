@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wattsmith.flows.choosing import choose
+    from wattsmith.flows.choosing import Choice, choose
     from wattsmith.flows.estimating import estimate
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Choice",
     "WattsmithError",
     "Window",
     "begin",
@@ -36,6 +37,7 @@ __all__ = [
 
 # Loaded when first used, so that the import itself costs next to nothing.
 _HOMES = {
+    "Choice": ("wattsmith.flows.choosing", "Choice"),
     "Window": ("wattsmith.terms.energy", "Window"),
     "WattsmithError": ("wattsmith.terms.errors", "WattsmithError"),
     "begin": ("wattsmith.flows.measuring", "begin"),

@@ -52,10 +52,14 @@ class TestWhereADeviceIsKnownFrom:
         record = written(home / "few.jsonl", few_runs())
         assert known_device(name, record).name == "NVIDIA H200"
 
-    def test_a_user_s_own_record_comes_first(self):
-        written(default_path(), few_runs())
-        found = known_device("h200")
+    def test_a_user_s_own_record_comes_first_where_none_is_shipped(self):
+        written(default_path(), on_device(few_runs(), name="NVIDIA L4"))
+        found = known_device("l4")
         assert (found.record, len(found.runs)) == ("your own record", len(few_runs()))
+
+    def test_a_short_record_of_a_user_s_own_does_not_replace_the_one_that_is_shipped(self):
+        written(default_path(), few_runs())
+        assert known_device("h200").record == "h200"
 
     @pytest.mark.parametrize("count", [0, 4])
     def test_a_record_of_a_user_s_own_that_knows_too_little_is_passed_over(self, count):

@@ -65,6 +65,9 @@ def estimate_command(
     layout: Annotated[str, typer.Option(help="contiguous or channels-last.")] = "contiguous",
     accumulation: Annotated[int, typer.Option(help="Forward and backward passes per update.", metavar="N")] = 1,
     compiled: Annotated[bool, typer.Option("--compiled", help="The step is compiled.")] = False,
+    with_values: Annotated[
+        bool, typer.Option("--with-values", help="Run the step once on this CPU, for models that look at values.")
+    ] = False,
     samples: Annotated[int | None, typer.Option(help="Samples in the data set.", metavar="N")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the data set.", metavar="N")] = 1,
     power_limit: Annotated[str | None, typer.Option(help="Of each device, such as 400W.", metavar="POWER")] = None,
@@ -91,6 +94,7 @@ def estimate_command(
         "layout": layout,
         "accumulation": accumulation,
         "compiled": compiled,
+        "with_values": with_values,
         "record": db,
         "samples": samples,
         "epochs": epochs,

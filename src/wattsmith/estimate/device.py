@@ -96,6 +96,7 @@ class DeviceModel:
     runs: int
     networks: int
     seen: frozenset[tuple[str, ...]]  # words of operators that were measured
+    steps: frozenset[int]  # signatures of whole steps that were measured
     known: Known | None = field(default=None)
 
     @classmethod
@@ -155,6 +156,11 @@ class DeviceModel:
 def _share(amounts: Any, chosen: Any) -> float:
     whole = float(amounts.sum())
     return float(amounts[chosen].sum()) / whole if whole else 1.0
+
+
+def signature(calls: Sequence[OperatorCall], precision: str) -> int:
+    """Names a step by what it calls, whatever the order."""
+    return hash((precision, frozenset((one.operator, one.dtype, one.shapes, one.calls) for one in calls)))
 
 
 def usable(run: Run) -> bool:
@@ -221,6 +227,7 @@ def _fit(runs: Sequence[Run], peak: Peak, reaches: Mapping[str, Reach]) -> Devic
         runs=len(runs),
         networks=len(networks),
         seen=frozenset(one.features.words[:2] for one in examples),
+        steps=frozenset(signature(run.calls, run.workload.precision) for run in networks),
     )
 
 

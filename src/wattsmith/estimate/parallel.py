@@ -79,6 +79,17 @@ def sheet_link(name: str) -> Link:
     return Link(bandwidth_bytes_per_s=reached, latency_s=SHEET_LATENCY_S, source="data sheet")
 
 
+def usual_link(architecture: str, name: str) -> Link:
+    """What usually joins such devices in one machine, by data sheet; NAME says if they are made for more than PCIe."""
+    switched = {"Blackwell": "nvlink5", "Hopper": "nvlink4", "Ampere": "nvlink3", "Volta": "nvlink2"}
+    made_so = any(word in name for word in ("SXM", "H200", "GH200", "B200", "NVL"))
+    if made_so and architecture in switched:
+        return sheet_link(switched[architecture])
+    return sheet_link(
+        {"Hopper": "pcie5", "Blackwell": "pcie5", "Ada": "pcie4", "Ampere": "pcie4"}.get(architecture, "pcie3")
+    )
+
+
 def all_reduce_s(payload_bytes: float, devices: int, link: Link) -> float:
     """Time until each of DEVICES holds the sum of what all had, PAYLOAD_BYTES each. One device needs none."""
     if devices < 1:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattsmith.estimate.limits import Limit, parse_limits, parse_objective
-from wattsmith.estimate.parallel import on_devices, sheet_link
+from wattsmith.estimate.parallel import on_devices
 from wattsmith.estimate.ranking import Configuration, Job, Option, Ranked, Ranking, between_batches, rank
 from wattsmith.estimate.sheets import UnknownDevice, sheet_of
 from wattsmith.flows.devices import KnownDevice, Tell, known_device, known_names
 from wattsmith.flows.estimating import (
-    ASSUMED_LINK,
     HowToEstimate,
     estimate_of,
     gradient_bytes,
@@ -150,7 +149,7 @@ def _options(
     price_per_hour: float | None,
 ) -> list[Option]:
     predictions, added_up_bytes = anchored
-    link = how.link or sheet_link(ASSUMED_LINK)
+    link = how.link or device.link
     alone = dict(zip(among.batches, between_batches(predictions, among.batches), strict=True))
     return [
         Option(

@@ -12,21 +12,23 @@ from functools import cache
 from pathlib import Path
 
 from wattsmith.estimate.costs import timed_steps
-from wattsmith.estimate.device import DeviceModel, Known, errors_of_left_out, usable
+from wattsmith.estimate.device import DeviceModel, Known, errors_of_left_out, signature, usable
 from wattsmith.estimate.operators import Peak
+from wattsmith.estimate.parallel import Link, sheet_link, usual_link
 from wattsmith.estimate.sheets import DataSheet, UnknownDevice, sheet_of
 from wattsmith.estimate.whole import Whole
 from wattsmith.flows.records import runs_of, shipped_records
 from wattsmith.store.opening import default_path
 from wattsmith.store.shipped import RECORDS
-from wattsmith.terms.errors import BadInput
+from wattsmith.terms.errors import BadInput, ExtraNeeded
 from wattsmith.terms.estimate import Basis
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
-from wattsmith.terms.run import Run, Status
+from wattsmith.terms.run import OperatorCall, Run, Status
 
 Tell = Callable[[str], object]
 FEWEST_STEPS = 10  # measured networks without calls
+ENOUGH_OF_ONES_OWN = 60  # runs with calls, before a record of one's own is better than the one shipped for that device
 FEWEST = 5  # runs with calls; a record of fewer says too little of a device
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # The record of a CPU or of a GPU without a data sheet fits its own efficiencies; these make them numbers near one.
@@ -50,6 +52,15 @@ class KnownDevice:
     whole: Whole | None = None  # what its record teaches of whole steps, where it tells nothing of operators
 
     @property
+    def link(self) -> Link:
+        """What usually joins such devices."""
+        return usual_link(self.sheet.architecture, self.sheet.name) if self.sheet is not None else sheet_link("pcie4")
+
+    def has_step(self, calls: Sequence[OperatorCall], precision: str) -> bool:
+        """Whether the record has a step that makes these very calls in this precision."""
+        return self.basis is Basis.OPERATORS and signature(calls, precision) in self.model.steps
+
+    @property
     def capacity_bytes(self) -> int | None:
         sizes = [run.device.memory_bytes for run in self.runs if run.device.memory_bytes]
         if self.basis is not Basis.SHEET and sizes:
@@ -62,6 +73,7 @@ def known_device(name: str, record: str | None = None, tell: Tell = lambda _: No
 
     "cpu" is the CPU of RECORD or else of this user's own. A record that tells too little of a device is passed over.
     """
+    _need_scipy()
     if name == "cpu":
         return _learned("cpu", None, _cpu_runs(record), record, tell)
     try:
@@ -70,12 +82,23 @@ def known_device(name: str, record: str | None = None, tell: Tell = lambda _: No
         return _unlisted(name, record, tell, unknown)
     for place in _places(record):
         runs = _runs_on(sheet, place)
+        shipped_too = record is None and place is None and any(_runs_on(sheet, one) for one in shipped_records())
+        if shipped_too and len(runs) < ENOUGH_OF_ONES_OWN:
+            continue
         if len(runs) >= FEWEST:
             return _learned(sheet.name, sheet, runs, place, tell)
         steps = _steps_on(sheet, place)
         if len(steps) >= FEWEST_STEPS:
             return _by_steps(sheet, steps, place, tell)
     return _scaled(sheet, tell)
+
+
+def _need_scipy() -> None:
+    try:
+        import numpy  # noqa: F401
+        import scipy  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError as missing:
+        raise ExtraNeeded("an estimate needs numpy and scipy: pip install 'wattsmith[estimate]'") from missing
 
 
 def known_names(record: str | None = None) -> list[str]:

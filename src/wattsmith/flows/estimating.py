@@ -12,7 +12,7 @@ from wattsmith.estimate.baselines import BASELINES, predictor
 from wattsmith.estimate.costs import Regime, Step, timed_steps
 from wattsmith.estimate.device import Switches
 from wattsmith.estimate.memory import replay
-from wattsmith.estimate.parallel import Link, on_devices, sheet_link
+from wattsmith.estimate.parallel import Link, on_devices
 from wattsmith.flows.devices import KnownDevice, Tell, known_device, record_named
 from wattsmith.flows.models import LoadedModel, load_model, step_of, with_batch
 from wattsmith.record.structure import trace
@@ -25,7 +25,6 @@ from wattsmith.terms.work import Interval
 
 __all__ = ["Estimate", "HowToEstimate", "estimate", "estimate_of", "traced_step"]
 
-ASSUMED_LINK = "nvlink4"
 NO_POWER = "power is unknown: too few runs of the record have it. `wattsmith machine` says what this one can measure"
 GRADIENT_BYTES = 4  # of one parameter, at most; those of a model in bf16 have two
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -43,6 +42,7 @@ class HowToEstimate:
     layout: str = "contiguous"
     accumulation: int = 1
     compiled: bool = False
+    with_values: bool = False  # run the step once on this CPU, for models that look at values
     own_step: Any = None  # the user's own step function, called as own(model, optimizer, inputs)
     device: str | KnownDevice = "h200"
     record: str | None = None  # by name, path or URL; None: this user's own, else what is shipped
@@ -61,7 +61,10 @@ def estimate(model: Any, inputs: Any = None, tell: Tell = lambda _: None, **opti
     """
     how = how_to_estimate(inputs, options)
     tell("loading the model")
-    loaded = model if isinstance(model, LoadedModel) else load_model(model, inputs=how.inputs, batch=how.batch)
+    on = "cpu" if how.with_values else "meta"
+    loaded = (
+        model if isinstance(model, LoadedModel) else load_model(model, inputs=how.inputs, batch=how.batch, device=on)
+    )
     if isinstance(model, LoadedModel) and how.batch is not None and how.batch != model.batch:
         loaded = with_batch(model, how.batch)
     if loaded.batch < 1:
@@ -129,8 +132,6 @@ def _on_record(device: KnownDevice, how: HowToEstimate) -> list[str]:
 
 def traced_step(loaded: LoadedModel, how: HowToEstimate) -> tuple[Trace, tuple[str, ...]]:
     """A step of LOADED as it would run, and what was assumed."""
-    if loaded.device != "meta":
-        raise BadInput(f"a step is traced on meta tensors; those of this model are on {loaded.device}, load it on meta")
     ready = step_of(
         loaded,
         mode=how.mode,
@@ -147,8 +148,11 @@ def traced_step(loaded: LoadedModel, how: HowToEstimate) -> tuple[Trace, tuple[s
         resident=ready.resident,
         precision=ready.precision,
         steps=ready.steps,
+        device=loaded.device,
     )
     notes = list(dict.fromkeys((*loaded.notes, *ready.notes)))
+    if loaded.device == "cpu":
+        notes.append("the step was run once on the CPU: attention and autocast are as they are there, not as on a GPU")
     if traced.assumed:
         notes.append(f"the step asks tensors for values {traced.assumed} times, and the host waits for them each time")
     return traced, tuple(notes)
@@ -183,12 +187,13 @@ def estimate_of(
         capacity_bytes=device.capacity_bytes,
         power_limit_w=how.power_limit_w,
         power_ratio=device.power_ratio,
+        measured=device.has_step(traced.calls, how.precision),
     )
     found = answer(device.model, traced, replay(traced.memory, traced.last_step_at), conditions)
     alone = _estimate(found, traced, device, how, batch, tuple(notes), without_rule or {})
     if device.whole is not None:
         alone = _by_whole_steps(alone, traced, device, how)
-    together = _together(alone, how) if how.devices > 1 else alone
+    together = _together(alone, device, how) if how.devices > 1 else alone
     return replace(together, job=_job(together, how)) if how.samples is not None else together
 
 
@@ -289,10 +294,10 @@ def _others(traced: Trace, device: KnownDevice, how: HowToEstimate) -> dict[str,
     return others
 
 
-def _together(alone: Estimate, how: HowToEstimate) -> Estimate:
+def _together(alone: Estimate, device: KnownDevice, how: HowToEstimate) -> Estimate:
     if alone.device == "cpu":
         raise BadInput(f"what a record tells of a CPU is of one; {how.devices} of them cannot be estimated")
-    link = how.link or sheet_link(ASSUMED_LINK)
+    link = how.link or device.link
     several = on_devices(alone.as_prediction(), how.devices, gradient_bytes(alone.structure, how.mode), link)
     assert several.step_s is not None
     standing, reasons = alone.standing, alone.reasons

@@ -29,8 +29,8 @@ from wattsmith.record.counting import (
     traits_of,
 )
 from wattsmith.record.families import build
-from wattsmith.record.meta import autocast_rules, fused_kernels
-from wattsmith.record.program import Program, dtype_of
+from wattsmith.record.meta import fused_kernels
+from wattsmith.record.program import Program, autocast
 from wattsmith.terms.run import Structure
 from wattsmith.terms.trace import WAIT, Trace
 from wattsmith.terms.work import Workload
@@ -213,15 +213,16 @@ def trace(
     resident: Iterable[Any] = (),
     precision: str = "fp32",
     steps: int = 2,
+    device: str = "meta",
 ) -> Trace:
-    """What one call of STEP does, whose tensors are all on "meta".
+    """What one call of STEP does, whose tensors are all on "meta"; or on "cpu", where it runs in earnest.
 
     PARAMETERS: those of the model; None: those that were seen at work. INPUTS: one batch. RESIDENT: tensors that are
     there from the beginning, such as optimizer state. PRECISION "bf16" or "fp16": as under autocast to it. The last of
     STEPS is counted; the first makes what stays, such as optimizer state, so fewer than two are right only where that
     is resident already.
     """
-    ledger = Ledger()
+    ledger = Ledger(device=device)
     batch = list(inputs)
     known = None if parameters is None else list(parameters)
     for tensor in (*batch, *resident, *(known or ())):
@@ -230,7 +231,7 @@ def trace(
         modes.enter_context(recorder_class()(ledger))
         modes.enter_context(fused_kernels(ledger.add_launches))
         if precision in ("bf16", "fp16"):
-            modes.enter_context(autocast_rules(dtype_of(precision)))
+            modes.enter_context(autocast(precision, device))
         for _ in range(steps):
             ledger.start_again()
             step()
