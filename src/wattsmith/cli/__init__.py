@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from wattsmith import __version__
+from wattsmith.cli.controlling import control, restore
 from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
@@ -42,6 +43,8 @@ app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings
 )
 app.add_typer(record, name="record")
 app.command("estimate")(estimate_command)
+app.command()(restore)
+app.add_typer(control, name="control")
 
 
 def main() -> None:
