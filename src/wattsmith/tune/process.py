@@ -37,19 +37,49 @@ class Mixture:
         return np.sqrt(self.weights @ (self.spread**2 + (self.mean - mean) ** 2))
 
     def below(self, bound: float) -> Any:
-        """How probable it is, by cell, that the metric's logarithm is at most BOUND."""
+        """How probable it is, [grids, cells], that the metric's logarithm is at most BOUND."""
         from scipy.special import ndtr  # type: ignore[import-untyped]
 
-        return self.weights @ ndtr((bound - self.mean) / self.spread)
+        return ndtr((bound - self.mean) / self.spread)
 
     def improvement(self, best: float) -> Any:
-        """How far below BEST the metric's logarithm is expected to come, by cell."""
+        """How far below BEST the metric's logarithm is expected to come, [grids, cells]."""
         import numpy as np
         from scipy.special import ndtr
 
         scaled = (best - self.mean) / self.spread
         density = np.exp(-0.5 * scaled**2) / np.sqrt(2 * np.pi)
-        return self.weights @ (self.spread * (scaled * ndtr(scaled) + density))
+        return self.spread * (scaled * ndtr(scaled) + density)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """What is believed of the objective and of what is limited."""
+
+    objective: Mixture
+    limited: tuple[Mixture, ...]
+    bounds: tuple[float, ...]  # of what is limited
+    together: bool  # the n-th parts of all mixtures belong together; else each metric is judged by itself
+
+    def holds(self) -> Any:
+        """By cell: how probable it is that all limits hold."""
+        return self._where_kept(self.objective.mean * 0 + 1)
+
+    def gain(self, best: float) -> Any:
+        """By cell: how far below BEST the objective is expected to come, counting only what keeps the limits."""
+        return self._where_kept(self.objective.improvement(best))
+
+    def _where_kept(self, worth: Any) -> Any:
+        """The average of WORTH [grids, cells] times the probability that all limits hold."""
+        below = [law.below(bound) for law, bound in zip(self.limited, self.bounds, strict=True)]
+        if self.together:
+            for one in below:
+                worth = worth * one
+            return self.objective.weights @ worth
+        product = self.objective.weights @ worth
+        for law, one in zip(self.limited, below, strict=True):
+            product = product * (law.weights @ one)
+        return product
 
 
 def matern(squared: Any) -> Any:

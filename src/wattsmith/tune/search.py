@@ -12,7 +12,7 @@ from wattsmith.tune.coordinates import coordinates, positions
 from wattsmith.tune.goals import Limit
 from wattsmith.tune.judge import Judge, Seen
 from wattsmith.tune.prime import Primed, prime
-from wattsmith.tune.process import Mixture, Surface, matern
+from wattsmith.tune.process import Laws, Surface, matern
 
 NINETY = 1.6449  # standard deviations to each side that hold nine times out of ten
 FAILURE_REACH = 0.25  # of a knob's range: what lies nearer to a failure is likely to fail too
@@ -121,11 +121,11 @@ class Tuner:
             return None
         if belief.best is None:  # nothing keeps the limits yet: first of all find something that does
             return self._cells[int(np.argmax(np.where(open_cells, belief.holds, -1.0)))]
-        gain = belief.objective.improvement(belief.best) * belief.holds
+        gain = belief.works * belief.laws.gain(belief.best)
         allowed = open_cells & (belief.holds >= self.manner.floor)
         if not allowed.any():
             return None
-        cost = np.exp(np.clip(belief.objective.average() - belief.best, -2.0, 2.0))
+        cost = np.exp(np.clip(belief.laws.objective.average() - belief.best, -2.0, 2.0))
         worth = np.where(allowed, gain / cost, -1.0)
         chosen = int(np.argmax(worth))
         self._told_gain = float(gain[allowed].max())
@@ -139,7 +139,7 @@ class Tuner:
         import numpy as np
 
         likely = [at for at in map(self._at.__getitem__, tried) if belief.holds[at] >= 0.5]
-        average = belief.objective.average()
+        average = belief.laws.objective.average()
         for at in sorted(likely, key=lambda one: float(average[one])):
             cell = self._cells[at]
             sure = belief.holds[at] >= self.manner.sure
@@ -157,7 +157,6 @@ class Tuner:
         judge = self._judge
         worked = [seen for seen in judge.seen if seen.failed is None]
         at = [self._at[seen.cell] for seen in worked]
-        bounds = judge.bounds()
         zero = worked[0]
         logs = np.array([[seen.objective, *seen.limited] for seen in worked]) - [zero.objective, *zero.limited]
         noise = np.array([seen.noise for seen in worked])
@@ -166,13 +165,17 @@ class Tuner:
             laws = self._primed.believe(at, logs, noise)
         else:
             laws = [self._surface.believe(at, logs[:, one], noise[:, one]) for one in range(logs.shape[1])]
-        holds = self._works()
-        for law, bound, start in zip(laws[1:], bounds, zero.limited, strict=True):
-            holds = holds * law.below(bound - start)
+        known = Laws(
+            objective=laws[0],
+            limited=tuple(laws[1:]),
+            bounds=tuple(bound - start for bound, start in zip(judge.bounds(), zero.limited, strict=True)),
+            together=bool(self._curves),
+        )
+        works = self._works()
+        holds = works * known.holds()
         average = laws[0].average()
-        keeping = [one for one in set(at) if holds[one] >= 0.5]
-        best = min((float(average[one]) for one in keeping), default=None)
-        return Belief(objective=laws[0], limited=tuple(laws[1:]), holds=holds, best=best, zero=zero)
+        best = min((float(average[one]) for one in set(at) if holds[one] >= 0.5), default=None)
+        return Belief(laws=known, works=works, holds=holds, best=best, zero=zero)
 
     def _works(self) -> Any:
         """How probable it is that a setting works at all, from those near it that did and did not."""
@@ -198,7 +201,7 @@ class Tuner:
 
         belief = self._belief()
         tried = Counter(seen.cell for seen in self._judge.seen if seen.failed is None)
-        average, spread = belief.objective.average(), belief.objective.deviation()
+        average, spread = belief.laws.objective.average(), belief.laws.objective.deviation()
         cells = sorted(tried, key=lambda cell: float(average[self._at[cell]]))
         sure = [cell for cell in cells if belief.holds[self._at[cell]] >= self.manner.sure]
         chosen = sure[0] if sure else self._nearest(belief, cells)
@@ -224,8 +227,8 @@ class Tuner:
         return min(cells, key=lambda cell: worst[cell])
 
     def _expected_excess(self, belief: "Belief", cell: Cell) -> float:
-        bounds = zip(belief.limited, self._judge.bounds(), belief.zero.limited, strict=True)
-        over = [float(law.average()[self._at[cell]]) + start - bound for law, bound, start in bounds]
+        both = zip(belief.laws.limited, belief.laws.bounds, strict=True)
+        over = [float(law.average()[self._at[cell]]) - bound for law, bound in both]
         return max(over, default=-math.inf)
 
     def _why(self, chosen: Cell, kept: bool, holds: float) -> str:
@@ -241,8 +244,8 @@ class Tuner:
 class Belief:
     """What is believed of every cell, relative to the first trial."""
 
-    objective: Mixture
-    limited: tuple[Mixture, ...]
+    laws: Laws
+    works: Any  # by cell: how probable it is that it runs at all
     holds: Any  # by cell: how probable it is that all limits hold
     best: float | None  # least objective of a tried setting that likely keeps the limits; None: there is none
     zero: Seen  # what the logarithms are relative to
