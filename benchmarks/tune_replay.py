@@ -16,15 +16,15 @@ import importlib.util
 import json
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import numpy as np  # noqa: TID253 - a script, not part of the package
+
 from tuning.grids import CHOSEN_ON, Grid, a100_sweeps, zeus_grids
 from tuning.replay import NO_NOISE, NOISE, TRIALS, Replayed, replayed
 from tuning.with_optuna import SAMPLERS, WithOptuna
-
 from wattsmith.terms.tuning import Curve
 from wattsmith.tune.peers import METHODS, Peer
 from wattsmith.tune.search import Manner, Tuner

@@ -105,10 +105,35 @@ class Recommendation:
 
     setting: Mapping[str, Level]
     objective: Interval  # expected, with the 90 % interval
+    saving: Interval  # of the objective, as a share of what the present setting gives; below zero: it costs more
     holds: float  # how probable it is that all limits hold
     kept: bool  # whether a setting was found of which that is probable enough
     confirmed: bool  # whether it was measured more than once
     why: str  # in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One trial, judged."""
+
+    number: int  # from 1
+    trial: Trial
+    objective: float | None  # None: it failed
+    excess_ratio: float | None  # of the worst limit: 0.1 is ten per cent beyond it, not positive: all hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What a search came to."""
+
+    objective: str
+    limits: tuple[str, ...]
+    trials: tuple[Tried, ...]
+    recommendation: Recommendation
+    pareto: tuple[int, ...]  # numbers of trials that no other beats in the objective and all limited metrics at once
+    spent_j: float | None  # energy of all trials; None: not known
+    pays_back_after: float | None  # queries, steps or samples until that is won back; None: never, or not known
+    finished: bool = True  # False: the budget ran out before the search was done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,10 @@ class Tuner:
         return self._judge.trials
 
     @property
+    def judge(self) -> Judge:
+        return self._judge
+
+    @property
     def limits(self) -> tuple[Limit, ...]:
         return self._judge.limits
 
@@ -91,7 +95,7 @@ class Tuner:
     def _next(self) -> Cell | None:
         self._told_gain = None
         tried = Counter(seen.cell for seen in self._judge.seen)
-        if not tried:
+        if self.space.present not in tried:
             return self.space.present
         if not self._curves:
             first = next((cell for cell in self._first_moves() if cell not in tried), None)
@@ -205,13 +209,18 @@ class Tuner:
         cells = sorted(tried, key=lambda cell: float(average[self._at[cell]]))
         sure = [cell for cell in cells if belief.holds[self._at[cell]] >= self.manner.sure]
         chosen = sure[0] if sure else self._nearest(belief, cells)
-        at = self._at[chosen]
+        at, present = self._at[chosen], self._at[self.space.present]
         value, low, high = (
             float(np.exp(belief.zero.objective + average[at] + side * NINETY * spread[at])) for side in (0, -1, 1)
+        )
+        apart = 0.0 if at == present else math.hypot(spread[at], spread[present])
+        saved, least, most = (
+            0.0 - float(np.expm1(average[at] - average[present] + side * NINETY * apart)) for side in (0, 1, -1)
         )
         return Recommendation(
             setting=self.space.setting(chosen),
             objective=Interval(value=value, low=low, high=high),
+            saving=Interval(value=saved, low=least, high=most),
             holds=float(belief.holds[at]),
             kept=bool(sure),
             confirmed=tried[chosen] > 1,

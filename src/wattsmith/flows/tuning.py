@@ -1,0 +1,298 @@
+"""Find the setting that needs the least energy, time or money within limits: of a command, a function or a table."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattsmith.flows.measuring import open_session
+from wattsmith.measure.session import Session
+from wattsmith.terms.errors import BadInput, BadTerm, NotWritten
+from wattsmith.terms.facts import as_plain
+from wattsmith.terms.tuning import Curve, Failed, Knob, Level, Space, Trial, Tuned
+from wattsmith.tune.goals import Limit
+from wattsmith.tune.result import SPENT, tuned
+from wattsmith.tune.search import Manner, Tuner
+
+__all__ = ["Goal", "Manner", "knob_of", "parse_knobs", "replay_table", "tune", "tune_command"]
+
+ENVIRONMENT = "WATTSMITH_"  # before the name of a knob, in capitals
+SAVES = {"batch": "up", "power_limit": "down", "clock": "down", "frequency": "down", "threads": "down"}
+SHOWN = 300  # characters of what a failing command said
+
+Measure = Callable[[Mapping[str, Level]], Mapping[str, float] | Failed]
+Watch = Callable[[int, Mapping[str, Level], Trial], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is sought."""
+
+    objective: str = "energy"
+    limits: tuple[str | Limit, ...] = ()
+    manner: Manner = field(default_factory=Manner)
+    curves: tuple[Curve, ...] = ()  # of other workloads: what the search is primed with
+    noise: Mapping[str, float] | None = None  # relative standard errors by metric; None: the usual
+
+
+def tune(
+    measure: Measure,
+    knobs: Sequence[Knob],
+    goal: Goal | None = None,
+    *,
+    trials: Path | None = None,
+    watch: Watch | None = None,
+) -> Tuned:
+    """Search the settings of KNOBS, where MEASURE gives the metrics of one, or Failed.
+
+    TRIALS is a file of what was tried: what it holds is not tried again, and every trial is added to it at once.
+    """
+    goal, space = goal or Goal(), Space(knobs=tuple(knobs))
+    tuner = Tuner(space, goal.objective, goal.limits, curves=goal.curves, manner=goal.manner)
+    kept = [] if trials is None else _kept_trials(trials, space)
+    for trial in kept:
+        tuner.tell(
+            trial.setting, Failed(why=trial.failed) if trial.failed else trial.metrics, trial.noise or goal.noise
+        )
+    while (setting := tuner.ask()) is not None:
+        outcome = measure(setting)
+        tuner.tell(setting, outcome, goal.noise)
+        trial = tuner.trials[-1]
+        if trials is not None:
+            _keep(trials, trial)
+        if watch is not None:
+            watch(len(tuner.trials), setting, trial)
+    return tuned(tuner, goal.objective, finished=len(tuner.trials) < goal.manner.budget)
+
+
+def tune_command(
+    command: Sequence[str],
+    knobs: Sequence[Knob],
+    goal: Goal | None = None,
+    *,
+    meters: str = "auto",
+    timeout_s: float | None = None,
+    trials: Path | None = None,
+    watch: Watch | None = None,
+) -> Tuned:
+    """Search the settings of KNOBS for COMMAND, which is run once per trial.
+
+    It finds the setting in {name} among its arguments and in WATTSMITH_NAME, and prints metrics as a JSON object on a
+    line of its own; the last such line counts. What it does not print of time_s and energy_j is measured here, per
+    query if it prints how many "queries" there were. A command that fails is a setting that cannot be used.
+    """
+    if not command:
+        raise BadInput("there is no command to tune; write it after `--`: `wattsmith tune … -- python serve.py`")
+    with open_session(meters) as session:
+
+        def measure(setting: Mapping[str, Level]) -> Mapping[str, float] | Failed:
+            return _run(command, setting, session, timeout_s)
+
+        return tune(measure, knobs, goal, trials=trials, watch=watch)
+
+
+def _run(
+    command: Sequence[str], setting: Mapping[str, Level], session: Session, timeout_s: float | None
+) -> Mapping[str, float] | Failed:
+    environment = {ENVIRONMENT + name.upper().replace("-", "_"): str(level) for name, level in setting.items()}
+    try:
+        with session.measure("trial") as window:
+            done = subprocess.run(
+                [_filled(part, setting) for part in command],
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=timeout_s,
+            )
+    except subprocess.TimeoutExpired:
+        return Failed(why=f"it took longer than {timeout_s:g} s")
+    except OSError as refused:
+        raise BadInput(f"{command[0]!r} cannot be run: {refused.strerror}") from refused
+    if done.returncode:
+        said = " ".join(done.stderr.split())[-SHOWN:]
+        return Failed(why=f"exit code {done.returncode}" + (f": {said}" if said else ""))
+    printed = printed_metrics(done.stdout)
+    if printed is None:
+        return Failed(why="it printed no metrics: the last line of JSON must be an object of numbers")
+    result = window.result()
+    return with_measured(printed, result.duration_s, result.energy_j)
+
+
+def _filled(part: str, setting: Mapping[str, Level]) -> str:
+    for name, level in setting.items():
+        part = part.replace("{" + name + "}", str(level))
+    return part
+
+
+def printed_metrics(text: str) -> dict[str, float] | None:
+    """The last line of TEXT that is a JSON object; None: there is none."""
+    for line in reversed(text.splitlines()):
+        if line.strip().startswith("{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            return {str(name): value for name, value in found.items()}
+    return None
+
+
+def with_measured(printed: Mapping[str, Any], duration_s: float, energy_j: float | None) -> dict[str, float]:
+    """PRINTED metrics, and beside them what was measured of the whole run, per query where queries were counted."""
+    queries = printed.get("queries", 1)
+    count = float(queries) if isinstance(queries, int | float) and queries > 0 else 1.0
+    metrics: dict[str, float] = {"time_s": duration_s / count}
+    if energy_j is not None:
+        metrics |= {"energy_j": energy_j / count, SPENT: energy_j}
+    metrics |= printed
+    own_j = metrics.get("energy_j")
+    if SPENT not in metrics and isinstance(own_j, int | float) and math.isfinite(own_j):
+        metrics[SPENT] = own_j * count
+    return metrics
+
+
+def replay_table(
+    path: Path, names: Mapping[str, str | None], goal: Goal | None = None, *, watch: Watch | None = None
+) -> Tuned:
+    """Search a table of settings that were all measured: a CSV file with a row per setting.
+
+    NAMES are its columns that are knobs, each with its present level, or None for the last; all other columns of
+    numbers are metrics. One row counts as one query. A setting without a row, or without figures, failed.
+    """
+    rows = _rows(path)
+    if not names:
+        raise BadInput(f"say which columns of {path} are knobs: {', '.join(rows[0])}")
+    missing = [name for name in names if name not in rows[0]]
+    if missing:
+        raise BadInput(f"{path} has no column {missing[0]}; it has {', '.join(rows[0])}")
+    knobs = [knob_of(name, sorted({level_of(row[name]) for row in rows}, key=_order), at) for name, at in names.items()]
+    table = {tuple(level_of(row[name]) for name in names): _figures(row, names) for row in rows}
+
+    def measure(setting: Mapping[str, Level]) -> Mapping[str, float] | Failed:
+        metrics = table.get(tuple(setting.values()))
+        if not metrics:
+            return Failed(why="it is not in the table")
+        energy_j = metrics.get("energy_j")
+        return metrics if energy_j is None else {SPENT: energy_j, **metrics}
+
+    return tune(measure, knobs, goal, watch=watch)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as refused:
+        raise BadInput(f"{path} cannot be read as a table: {refused}") from refused
+    if not rows:
+        raise BadInput(f"{path} holds no rows: a line of names and a line per setting are needed")
+    return rows
+
+
+def _figures(row: Mapping[str, str | None], knobs: Iterable[str]) -> dict[str, float]:
+    found = {}
+    for name, text in row.items():
+        if name in knobs or text is None:
+            continue
+        try:
+            found[name] = float(text)
+        except (TypeError, ValueError):
+            continue  # a column of words, or a gap
+    return found
+
+
+def _order(level: Level) -> tuple[bool, float, str]:
+    return (True, 0.0, level) if isinstance(level, str) else (False, float(level), "")
+
+
+def level_of(text: str) -> Level:
+    """TEXT as a level: a whole number, a number, or the word itself."""
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except (TypeError, ValueError):
+            continue
+        return number if math.isfinite(number) else text
+    return text
+
+
+def knob_of(name: str, levels: Sequence[Level], present: str | None) -> Knob:
+    """A knob with what is usual for its name: where it saves, and what it caps. PRESENT is the last level if None."""
+    saves = next((way for word, way in SAVES.items() if word in name), None)
+    caps = "power" if "power_limit" in name and all(not isinstance(one, str) and one > 0 for one in levels) else None
+    try:
+        at = levels[-1] if present is None else level_of(present)
+        return Knob(name=name, levels=tuple(levels), present=at, saves=saves, caps=caps)
+    except (BadTerm, IndexError) as refused:
+        raise BadInput(str(refused)) from refused
+
+
+def parse_knobs(texts: Sequence[str], present: Sequence[str]) -> list[Knob]:
+    """Knobs written as "batch=8,16,32", and where they are now as "batch=16"."""
+    at = dict(_split(text, "--at", "batch=16") for text in present)
+    levels = {name: [level_of(one.strip()) for one in rest.split(",")] for name, rest in _named(texts)}
+    unknown = [name for name in at if name not in levels]
+    if unknown:
+        raise BadInput(f"--at names {unknown[0]!r}, which is no knob; there are {', '.join(levels) or 'none'}")
+    return [knob_of(name, its, at.get(name)) for name, its in levels.items()]
+
+
+def _named(texts: Sequence[str]) -> list[tuple[str, str]]:
+    found = [_split(text, "--knob", "batch=8,16,32") for text in texts]
+    names = [name for name, _ in found]
+    if len(set(names)) < len(names):
+        raise BadInput(f"a knob is given twice: {', '.join(names)}")
+    return found
+
+
+def _split(text: str, option: str, example: str) -> tuple[str, str]:
+    name, sign, rest = text.partition("=")
+    if not sign or not name.strip() or not rest.strip():
+        raise BadInput(f"{option} must be like {example}, got {text!r}")
+    return name.strip(), rest.strip()
+
+
+def _kept_trials(path: Path, space: Space) -> list[Trial]:
+    """What an earlier search left in PATH. A line that was not finished, at the end, is passed over."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as refused:
+        raise BadInput(f"{path} cannot be read: {refused}") from refused
+    found: list[Trial] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            plain = json.loads(line)
+            trial = Trial(**{name: plain[name] for name in ("setting", "metrics", "noise", "failed")})
+            space.cell(trial.setting)
+        except (ValueError, KeyError, TypeError) as wrong:
+            if number == len(lines) and not isinstance(wrong, BadTerm):
+                break
+            raise BadInput(
+                f"{path}, line {number}, is not a trial of these knobs ({wrong}); give another file for another search"
+            ) from wrong
+        found.append(trial)
+    return found
+
+
+def _keep(path: Path, trial: Trial) -> None:
+    """Add TRIAL to PATH, so that it outlives whatever happens next."""
+    try:
+        torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        if torn:  # what was left of a line that was being written
+            kept = path.read_bytes().rpartition(b"\n")
+            path.write_bytes(kept[0] + kept[1])
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(as_plain(trial)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as refused:
+        raise NotWritten(f"{path} cannot be written: {refused.strerror}. Choose another place.") from refused
