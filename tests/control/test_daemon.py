@@ -5,8 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,9 +51,9 @@ def daemon(tmp_path, state, tree):
     threads = []
     said = []
 
-    def start(allow):
+    def start(allow, folder=tmp_path):
         state.mkdir(exist_ok=True)
-        path = tmp_path / "s"
+        path = folder / "s"
         options = {"state": state, "sysfs": tree.root, "stop": stop, "say": said.append}
         threads.append(threading.Thread(target=serve, args=(path, allow), kwargs=options))
         threads[0].start()
@@ -107,6 +109,29 @@ def test_a_user_without_a_rule_holds_nothing(gpus, daemon):
     path, _ = daemon(rules(uid=os.getuid() + 1))
     with pytest.raises(NotPermitted, match="may not hold gpu:0"):
         take(path)
+
+
+ASK_TO_HOLD = """
+import socket, sys
+line = socket.socket(socket.AF_UNIX)
+line.connect(sys.argv[1])
+line.sendall(b'{"do": "hold", "devices": ["gpu:0"], "duration_s": 5}\\n')
+sys.stdout.write(line.recv(65536).decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT CHECKED: only root can act as another user")
+def test_who_asks_is_known_from_the_kernel(gpus, daemon):
+    gpus()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path, _ = daemon(rules(), Path(folder))  # rules for our own user alone
+        command = ["/usr/bin/env", "python3", "-c", ASK_TO_HOLD, str(path)]
+        asked = subprocess.run(command, user=65_534, group=65_534, capture_output=True, text=True)
+    if "PermissionError" in asked.stderr:
+        pytest.skip("NOT CHECKED: another user cannot reach the socket of this test")
+    assert "NotPermitted" in asked.stdout, asked.stderr
+    assert "uid 65534" in asked.stdout
 
 
 def test_two_clients_cannot_hold_one_device(gpus, daemon):
