@@ -29,6 +29,7 @@ OWN_REACHES = (0.35, 0.7, 1.4)  # of what the others do not tell, as parts of a 
 OWN_SCALES = (0.5, 1.0, 2.0, 4.0)  # how much of that there is, as multiples of what the others needed
 KERNEL = 0.3  # of the whole variation, around each of the others
 TABLE_NOISE = 0.01  # of the others' tables
+OWN_LEAST = 0.01  # what the others never tell, at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +111,13 @@ def own_variance(flat: Any, weights: Any, workloads: Sequence[str]) -> Any:
     for workload in dict.fromkeys(workloads):
         inside = np.array([one == workload for one in workloads])
         if inside.all():  # nobody to tell it by
-            return np.var(flat, axis=0) + TABLE_NOISE**2
+            return np.var(flat, axis=0) + OWN_LEAST**2
         mean, factors = common(flat[~inside], weights[~inside])
         left = flat[inside] - mean
         basis = np.linalg.svd(factors, full_matrices=False)[2]
         rests.append(left - (left @ basis.T) @ basis)
     # The median, so that one odd workload does not make all the others seem to tell nothing.
-    return (1.4826 * np.median(np.abs(np.concatenate(rests)), axis=0)) ** 2 + TABLE_NOISE**2
+    return (1.4826 * np.median(np.abs(np.concatenate(rests)), axis=0)) ** 2 + OWN_LEAST**2
 
 
 def after_signs(factors: Any, left: Any, variance: Any) -> tuple[Any, Any, Any]:
@@ -128,7 +129,8 @@ def after_signs(factors: Any, left: Any, variance: Any) -> tuple[Any, Any, Any]:
 
     spread = np.linalg.inv(np.eye(len(factors)) + (factors / variance) @ factors.T)
     among = factors.T @ factors + np.diag(variance)
-    fits = np.exp(-0.5 * np.einsum("cs,st,ct->c", left, np.linalg.inv(among), left))
+    far = np.einsum("cs,st,ct->c", left, np.linalg.inv(among), left)
+    fits = np.exp(-0.5 * (far - far.min()))  # relative to the best, which may be far off too
     return (left / variance) @ factors.T @ spread, np.linalg.cholesky(spread).T, fits
 
 

@@ -14,6 +14,7 @@ from wattsmith.tune.judge import Judge, Seen
 from wattsmith.tune.prime import Primed, prime
 from wattsmith.tune.process import Laws, Surface, matern
 
+LEAST_BET = 0.02  # expected gain for which a setting below the floor is tried, if none above it is worth trying
 NINETY = 1.6449  # standard deviations to each side that hold nine times out of ten
 FAILURE_REACH = 0.25  # of a knob's range: what lies nearer to a failure is likely to fail too
 FAILURE_DOUBT = 0.5  # weight of believing, without any trial near, that a setting works
@@ -127,6 +128,8 @@ class Tuner:
             return self._cells[int(np.argmax(np.where(open_cells, belief.holds, -1.0)))]
         gain = belief.works * belief.laws.gain(belief.best)
         allowed = open_cells & (belief.holds >= self.manner.floor)
+        if not (allowed & (gain >= self.manner.least_gain)).any():
+            allowed |= open_cells & (gain >= max(self.manner.least_gain, LEAST_BET))  # unlikely, but worth a try
         if not allowed.any():
             return None
         cost = np.exp(np.clip(belief.laws.objective.average() - belief.best, -2.0, 2.0))
@@ -195,7 +198,10 @@ class Tuner:
             return matern((apart**2).sum(axis=2) / FAILURE_REACH**2).sum(axis=1)
 
         for_it = FAILURE_DOUBT + near(worked)
-        return for_it / (for_it + near(failed))
+        works = for_it / (for_it + near(failed))
+        for at in {*failed, *worked}:  # what was tried is known, not guessed
+            works[at] = worked.count(at) / (worked.count(at) + failed.count(at))
+        return works
 
     # What to recommend
 

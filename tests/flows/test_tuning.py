@@ -1,0 +1,234 @@
+"""Tune a command, a function or a table: trials are kept, failures lived with, results told."""
+
+import json
+import sys
+
+import pytest
+
+from wattsmith.flows.tuning import (
+    Goal,
+    Manner,
+    knob_of,
+    parse_knobs,
+    printed_metrics,
+    replay_table,
+    tune,
+    tune_command,
+    with_measured,
+)
+from wattsmith.terms.errors import BadInput
+from wattsmith.terms.tuning import Failed
+
+pytest.importorskip("scipy", reason="TUNING IS NOT TESTED: scipy is not installed")
+
+BATCH = [knob_of("batch", [1, 2, 4, 8], "2")]
+
+
+def serve(setting):
+    """Large batches save energy and take time."""
+    return {"energy_j": 10 / setting["batch"] + 1, "latency_s": 0.01 * setting["batch"]}
+
+
+def test_a_function_is_tuned():
+    found = tune(serve, BATCH, Goal(limits=("latency<=50ms",)))
+    assert found.recommendation.setting == {"batch": 4}
+    assert found.recommendation.kept
+
+
+def test_trials_in_a_file_are_not_tried_again(tmp_path):
+    kept, asked = tmp_path / "trials.jsonl", []
+
+    def counted(setting):
+        asked.append(setting)
+        return serve(setting)
+
+    first = tune(counted, BATCH, Goal(limits=("latency<=50ms",)), trials=kept)
+    before = len(asked)
+    again = tune(counted, BATCH, Goal(limits=("latency<=50ms",)), trials=kept)
+    assert len(kept.read_text().splitlines()) == before == len(asked)
+    assert again.recommendation.setting == first.recommendation.setting
+
+
+def test_a_search_that_was_cut_off_goes_on(tmp_path):
+    kept = tmp_path / "trials.jsonl"
+
+    def breaks(setting):
+        if setting["batch"] == 4:
+            raise KeyboardInterrupt
+        return serve(setting)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(breaks, BATCH, trials=kept)
+    with kept.open("a") as file:
+        file.write('{"setting": {"batch"')  # the machine went off in the middle of a line
+    found = tune(serve, BATCH, trials=kept)
+    settings = [json.loads(line)["setting"]["batch"] for line in kept.read_text().splitlines()]
+    assert settings[0] == 2
+    assert found.recommendation.setting == {"batch": 8}
+
+
+def test_trials_of_other_knobs_are_refused(tmp_path):
+    kept = tmp_path / "trials.jsonl"
+    tune(serve, BATCH, trials=kept)
+    with pytest.raises(BadInput, match="line 1, is not a trial of these knobs"):
+        tune(serve, [knob_of("threads", [1, 2], "1")], trials=kept)
+
+
+def test_a_trials_file_that_is_something_else_is_refused(tmp_path):
+    kept = tmp_path / "notes.txt"
+    kept.write_text("hello\nworld\n")
+    with pytest.raises(BadInput, match=r"notes\.txt, line 1"):
+        tune(serve, BATCH, trials=kept)
+
+
+def test_a_failed_setting_is_kept_as_such(tmp_path):
+    kept = tmp_path / "trials.jsonl"
+    found = tune(lambda one: Failed(why="out of memory") if one["batch"] > 4 else serve(one), BATCH, trials=kept)
+    assert found.recommendation.setting == {"batch": 4}
+    assert any(json.loads(line)["failed"] == "out of memory" for line in kept.read_text().splitlines())
+
+
+def python(program):
+    return [sys.executable, "-c", program]
+
+
+SERVE = """
+import json, os, sys
+batch = int(os.environ["WATTSMITH_BATCH"])
+if batch == 8:
+    sys.exit("out of memory")
+print("loading")
+print(json.dumps({"energy_j": 10 / batch + 1, "latency_s": 0.01 * batch, "queries": 100}))
+print("done")
+"""
+
+
+@pytest.fixture
+def no_meters(tmp_path, monkeypatch):
+    monkeypatch.setenv("WATTSMITH_SYSFS", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.usefixtures("no_meters")
+class TestCommand:
+    def test_a_command_is_tuned_and_its_failures_are_lived_with(self):
+        found = tune_command(python(SERVE), BATCH, Goal(manner=Manner(budget=10)))
+        assert found.recommendation.setting == {"batch": 4}
+        assert "exit code 1: out of memory" in {one.trial.failed for one in found.trials}
+        assert found.spent_j == pytest.approx(
+            sum(100 * one.trial.metrics["energy_j"] for one in found.trials if one.objective is not None)
+        )
+
+    def test_its_arguments_are_filled_in(self):
+        command = [*python("import sys; print('{\"energy_j\": ' + sys.argv[1] + '}')"), "{batch}"]
+        assert tune_command(command, BATCH).recommendation.setting == {"batch": 1}
+
+    def test_the_time_is_measured_when_it_is_not_printed(self):
+        command = python("import time; time.sleep(0.02 * {batch}); print('{}')")
+        found = tune_command(command, BATCH, Goal(objective="time", manner=Manner(budget=4), noise={"time": 0.2}))
+        assert found.trials[0].trial.metrics["time_s"] > 0.04
+
+    def test_without_a_meter_energy_must_be_printed(self):
+        with pytest.raises(BadInput, match="no metric energy"):
+            tune_command(python("print('{}')"), BATCH)
+
+    def test_a_command_that_prints_nothing_says_what_is_needed(self):
+        with pytest.raises(BadInput, match="printed no metrics"):
+            tune_command(python("pass"), BATCH)
+
+    def test_a_trial_that_takes_too_long_has_failed(self):
+        command = python("import time; time.sleep(60 if {batch} == 4 else 0); print('{\"energy_j\": 1}')")
+        found = tune_command(command, BATCH, Goal(manner=Manner(budget=3)), timeout_s=2.0)
+        assert "it took longer than 2 s" in {one.trial.failed for one in found.trials}
+
+    def test_a_command_that_is_not_there_is_an_error(self):
+        with pytest.raises(BadInput, match="cannot be run"):
+            tune_command(["no-such-program-anywhere"], BATCH)
+
+
+def test_the_last_line_of_json_counts():
+    assert printed_metrics('{"a": 1}\n{"a": 2}\nbye\n{broken') == {"a": 2}
+    assert printed_metrics("nothing\n") is None
+
+
+def test_what_was_measured_is_told_per_query():
+    metrics = with_measured({"queries": 10}, duration_s=5.0, energy_j=200.0)
+    assert metrics["time_s"] == 0.5
+    assert metrics["energy_j"] == 20.0
+    assert metrics["spent_j"] == 200.0
+
+
+def test_what_is_printed_goes_before_what_was_measured():
+    assert with_measured({"time_s": 1.0}, duration_s=5.0, energy_j=None)["time_s"] == 1.0
+
+
+TABLE = """batch,power_limit_w,gpu,energy_j,time_s
+8,100,x,9,3
+8,200,x,8,2
+16,100,x,5,2.1
+16,200,x,6,1
+32,100,x,4,2
+32,200,x,,
+"""
+
+
+def replayed(tmp_path, text=TABLE, names=None, **goal):
+    path = tmp_path / "grid.csv"
+    path.write_text(text)
+    return replay_table(path, names or {"batch": "16", "power_limit_w": None}, Goal(**goal))
+
+
+def test_a_table_is_searched_as_if_each_setting_had_to_be_tried(tmp_path):
+    found = replayed(tmp_path, limits=("time<=2.05s",))
+    assert found.trials[0].trial.setting == {"batch": 16, "power_limit_w": 200}
+    assert found.recommendation.setting == {"batch": 32, "power_limit_w": 100}
+    assert found.spent_j == sum(one.objective for one in found.trials if one.objective)
+
+
+def test_a_row_without_figures_is_a_failed_setting(tmp_path):
+    found = replayed(tmp_path)
+    assert {one.objective for one in found.trials if one.trial.setting == {"batch": 32, "power_limit_w": 200}} == {None}
+
+
+def test_a_limit_nobody_keeps_is_said_with_the_nearest(tmp_path):
+    found = replayed(tmp_path, limits=("time<=0.5s",))
+    assert not found.recommendation.kept
+    assert found.recommendation.setting == {"batch": 16, "power_limit_w": 200}
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "said"),
+    [
+        ("", None, "holds no rows"),
+        (TABLE, {"speed": None}, "no column speed"),
+        (TABLE, {"batch": "7"}, "is at 7, which is not one of its levels"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(tmp_path, text, names, said):
+    with pytest.raises(BadInput, match=said):
+        replayed(tmp_path, text, names)
+
+
+def test_knobs_are_read_as_people_write_them():
+    batch, precision = parse_knobs(["batch=8, 16,32", "precision=fp32,bf16"], ["batch=16"])
+    assert (batch.levels, batch.present, batch.saves) == ((8, 16, 32), 16, "up")
+    assert (precision.levels, precision.present, precision.saves) == (("fp32", "bf16"), "bf16", None)
+
+
+def test_a_power_limit_caps_power():
+    assert knob_of("power_limit_w", [100, 200], None).caps == "power"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "at", "said"),
+    [
+        (["batch"], [], "--knob must be like"),
+        (["batch=1,2"], ["threads=1"], "which is no knob"),
+        (["batch=1,2"], ["batch=3"], "not one of its levels"),
+        (["batch=1,2", "batch=4"], [], "given twice"),
+        (["batch=1,1"], [], "a level twice"),
+    ],
+)
+def test_what_is_wrong_with_a_knob_is_said(knobs, at, said):
+    with pytest.raises(BadInput, match=said):
+        parse_knobs(knobs, at)
