@@ -33,7 +33,20 @@ OURS, PRIMED, UNSTOPPED = "wattsmith", "wattsmith, primed", "wattsmith, never st
 BY_CHANCE = ("random", "polythrottle")  # differ from seed to seed without any noise
 OPTUNA_SEEDS = {"optuna TPE": 5, "optuna GP": 2}  # slow, and their means hardly move
 FACTORS = (1.0, 1.25, 1.5)
-COLUMNS = ("trials to 5 %", "median", "p90", "by 10", "at 5", "at 10", "at 20", "made", "infeasible", "energy", "ms")
+COLUMNS = (
+    "trials to 5 %",
+    "median",
+    "p90",
+    "by 10",
+    "at 5",
+    "at 10",
+    "at 20",
+    "chosen",
+    "made",
+    "infeasible",
+    "energy",
+    "ms",
+)
 
 
 def limit_of(grid: Grid, factor: float) -> str:

@@ -14,7 +14,7 @@ from wattsmith.tune.judge import Judge, Seen
 from wattsmith.tune.prime import Primed, prime
 from wattsmith.tune.process import Laws, Surface, matern
 
-LEAST_BET = 0.02  # expected gain for which a setting below the floor is tried, if none above it is worth trying
+CAUTION = 0.5  # power of the probability that all limits hold, by which a primed gain is weighted once more
 NINETY = 1.6449  # standard deviations to each side that hold nine times out of ten
 FAILURE_REACH = 0.25  # of a knob's range: what lies nearer to a failure is likely to fail too
 FAILURE_DOUBT = 0.5  # weight of believing, without any trial near, that a setting works
@@ -128,12 +128,14 @@ class Tuner:
             return self._cells[int(np.argmax(np.where(open_cells, belief.holds, -1.0)))]
         gain = belief.works * belief.laws.gain(belief.best)
         allowed = open_cells & (belief.holds >= self.manner.floor)
-        if not (allowed & (gain >= self.manner.least_gain)).any():
-            allowed |= open_cells & (gain >= max(self.manner.least_gain, LEAST_BET))  # unlikely, but worth a try
+        worthwhile = gain >= self.manner.least_gain
+        if self.manner.least_gain and not (allowed & worthwhile).any():
+            allowed |= open_cells & worthwhile  # unlikely, but what it may bring is worth a try
         if not allowed.any():
             return None
         cost = np.exp(np.clip(belief.laws.objective.average() - belief.best, -2.0, 2.0))
-        worth = np.where(allowed, gain / cost, -1.0)
+        # What others' curves call unlikely is rarely worth a trial; without them it is merely not known.
+        worth = np.where(allowed, gain / cost * (belief.holds**CAUTION if self._curves else 1.0), -1.0)
         chosen = int(np.argmax(worth))
         self._told_gain = float(gain[allowed].max())
         horizon = self.manner.horizon
