@@ -8,6 +8,7 @@ import pytest
 from wattsmith.flows.tuning import (
     Goal,
     Manner,
+    curve_in,
     knob_of,
     parse_knobs,
     printed_metrics,
@@ -86,6 +87,27 @@ def test_a_failed_setting_is_kept_as_such(tmp_path):
     found = tune(lambda one: Failed(why="out of memory") if one["batch"] > 4 else serve(one), BATCH, trials=kept)
     assert found.recommendation.setting == {"batch": 4}
     assert any(json.loads(line)["failed"] == "out of memory" for line in kept.read_text().splitlines())
+
+
+def test_trials_of_another_workload_prime_a_search(tmp_path):
+    kept = tmp_path / "other.jsonl"
+    tune(lambda one: {"energy_j": 20 / one["batch"] + 3}, BATCH, Goal(manner=Manner(least_gain=0.0)), trials=kept)
+    curve = curve_in(kept, BATCH)
+    assert curve.space.knobs[0].present == 2
+    found = tune(serve, BATCH, Goal(curves=(curve,)))
+    assert found.recommendation.setting == {"batch": 8}
+
+
+def test_trials_of_other_knobs_cannot_prime(tmp_path):
+    kept = tmp_path / "other.jsonl"
+    tune(serve, BATCH, trials=kept)
+    with pytest.raises(BadInput, match="holds no trials of the knobs threads"):
+        curve_in(kept, [knob_of("threads", [1, 2], "1")])
+
+
+def test_a_file_to_prime_with_must_be_there(tmp_path):
+    with pytest.raises(BadInput, match="cannot be read"):
+        curve_in(tmp_path / "none.jsonl", BATCH)
 
 
 def python(program):

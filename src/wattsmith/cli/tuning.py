@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer.core
 from rich.console import Console
 from rich.table import Table
 
-from wattsmith.flows.tuning import Goal, Manner, parse_knobs, replay_table, tune_command
+from wattsmith.flows.tuning import Goal, Manner, curve_in, parse_knobs, replay_table, tune_command
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.quantity import format_quantity, parse_quantity
@@ -70,6 +71,10 @@ def run(
     trials: Annotated[
         Path | None, typer.Option(help="Keep trials in this file, and go on from those in it.", metavar="FILE")
     ] = None,
+    prime: Annotated[
+        list[Path] | None,
+        typer.Option(help="Trials of another workload with the same knobs, to start from; once per file."),
+    ] = None,
     meters: Annotated[
         str, typer.Option(help="What measures energy when the command does not print it.", metavar="NAMES")
     ] = "auto",
@@ -85,10 +90,11 @@ def run(
     knobs = parse_knobs(knob or [], at or [])
     if not knobs:
         raise BadInput("there is no knob to turn: give one with its levels, such as --knob batch=8,16,32")
+    goal = _goal(minimise, limit, budget, noise, least_gain)
     found = tune_command(
         command or [],
         knobs,
-        _goal(minimise, limit, budget, noise, least_gain),
+        replace(goal, curves=tuple(curve_in(path, knobs) for path in prime or [])),
         meters=meters,
         timeout_s=None if timeout is None else parse_quantity(timeout, "time"),
         trials=trials,

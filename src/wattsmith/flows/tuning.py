@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from wattsmith.tune.goals import Limit
 from wattsmith.tune.result import SPENT, tuned
 from wattsmith.tune.search import Manner, Tuner
 
-__all__ = ["Goal", "Manner", "knob_of", "parse_knobs", "replay_table", "tune", "tune_command"]
+__all__ = ["Goal", "Manner", "curve_in", "knob_of", "parse_knobs", "replay_table", "tune", "tune_command"]
 
 ENVIRONMENT = "WATTSMITH_"  # before the name of a knob, in capitals
 SAVES = {"batch": "up", "power_limit": "down", "clock": "down", "frequency": "down", "threads": "down"}
@@ -259,12 +259,34 @@ def _split(text: str, option: str, example: str) -> tuple[str, str]:
     return name.strip(), rest.strip()
 
 
+def curve_in(path: Path, knobs: Sequence[Knob]) -> Curve:
+    """What an earlier search of another workload left in PATH, to prime one with. Its first trial was its present."""
+    trials = _read_trials(path, lambda _: None)
+    names = [knob.name for knob in knobs]
+    if not trials or any(sorted(trial.setting) != sorted(names) for trial in trials):
+        raise BadInput(f"{path} holds no trials of the knobs {', '.join(names)}, so it cannot prime this search")
+    own = []
+    for knob in knobs:
+        levels = {trial.setting[knob.name] for trial in trials}
+        # Words have the order of this search; numbers have their own.
+        order = sorted(levels, key=_order) if knob.numeric else [one for one in knob.levels if one in levels]
+        if len(order) < len(levels):
+            raise BadInput(f"{path} has levels of {knob.name} that are none here: {', '.join(map(str, levels))}")
+        own.append(replace(knob, levels=tuple(order), present=trials[0].setting[knob.name]))
+    return Curve(workload=str(path), space=Space(knobs=tuple(own)), trials=trials)
+
+
 def _kept_trials(path: Path, space: Space) -> list[Trial]:
-    """What an earlier search left in PATH. A line that was not finished, at the end, is passed over."""
+    """What an earlier search of the same settings left in PATH; nothing if there is no such file."""
+    if not path.exists():
+        return []
+    return _read_trials(path, lambda trial: space.cell(trial.setting))
+
+
+def _read_trials(path: Path, check: Callable[[Trial], object]) -> list[Trial]:
+    """The trials in PATH. A line that was not finished, at the end, is passed over."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
     except (OSError, UnicodeDecodeError) as refused:
         raise BadInput(f"{path} cannot be read: {refused}") from refused
     found: list[Trial] = []
@@ -272,7 +294,7 @@ def _kept_trials(path: Path, space: Space) -> list[Trial]:
         try:
             plain = json.loads(line)
             trial = Trial(**{name: plain[name] for name in ("setting", "metrics", "noise", "failed")})
-            space.cell(trial.setting)
+            check(trial)
         except (ValueError, KeyError, TypeError) as wrong:
             if number == len(lines) and not isinstance(wrong, BadTerm):
                 break

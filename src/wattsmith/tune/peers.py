@@ -96,7 +96,7 @@ class Peer:
         if not kept:
             return self.space.setting(self.space.present)
         if self._method == "one-factor, lowest":
-            return self.space.setting(min(kept, key=lambda one: (one.cell[::-1], one.value)).cell)
+            return self.space.setting(min(kept, key=lambda one: (one.cell[-1], one.value)).cell)
         return self.space.setting(min(kept, key=lambda one: one.value).cell)
 
 
