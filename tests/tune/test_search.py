@@ -115,6 +115,11 @@ def test_a_present_setting_without_figures_is_an_error():
         tuner.tell(tuner.ask(), Failed(why="no such file"))
 
 
+def test_without_trials_there_is_no_recommendation():
+    with pytest.raises(BadInput, match="nothing was tried yet"):
+        Tuner(space()).recommend()
+
+
 def test_no_feasible_setting_gives_the_nearest_and_says_so():
     tuner = Tuner(space(), "energy", ["time<=1ms"], manner=Manner(budget=16))
     search(tuner, work())

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wattsmith.terms.errors import BadInput
 from wattsmith.terms.tuning import Cell, Curve, Failed, Level, Recommendation, Space, Trial
 from wattsmith.terms.work import Interval
 from wattsmith.tune.coordinates import coordinates, positions
@@ -211,6 +212,8 @@ class Tuner:
         """The setting to use, of those that were tried."""
         import numpy as np
 
+        if not self.trials:
+            raise BadInput("nothing was tried yet, so nothing can be recommended: ask, try and tell first")
         belief = self._belief()
         tried = Counter(seen.cell for seen in self._judge.seen if seen.failed is None)
         average, spread = belief.laws.objective.average(), belief.laws.objective.deviation()
