@@ -1,10 +1,12 @@
 """Others' curves say where to look first."""
 
+from dataclasses import replace
+
 import pytest
 from tests.tune.making import curve, optimum, search, space, work
 
 from wattsmith.terms.errors import BadInput
-from wattsmith.terms.tuning import Knob, Space
+from wattsmith.terms.tuning import Knob, Space, Trial
 from wattsmith.tune.prime import begins, common
 from wattsmith.tune.search import Manner, Tuner
 
@@ -63,6 +65,31 @@ def test_curves_with_other_knobs_are_refused():
     tuner.tell(tuner.ask(), {"energy_j": 1.0})
     with pytest.raises(BadInput, match="none of the 5 curves has the knobs threads"):
         tuner.ask()
+
+
+def test_a_curve_without_a_metric_that_is_limited_is_refused():
+    tuner = Tuner(space(), "energy", ["latency_p99<=50ms"], curves=others(space()))
+    tuner.tell(tuner.ask(), {"energy_j": 1.0, "latency_p99_s": 0.04})
+    with pytest.raises(BadInput, match=r"cannot prime this search: .* no metric latency_p99"):
+        tuner.ask()
+
+
+def test_a_curve_without_its_present_setting_is_refused():
+    whole = others(space())[0]
+    part = replace(whole, trials=[one for one in whole.trials if one.setting["batch"] != 32])
+    tuner = Tuner(space(), curves=[part])
+    tuner.tell(tuner.ask(), {"energy_j": 1.0, "time_s": 1.0})
+    with pytest.raises(BadInput, match="lacks its present setting"):
+        tuner.ask()
+
+
+def test_settings_that_failed_elsewhere_are_passed_over():
+    whole = others(space())[0]
+    failed = Trial(setting={"batch": 64, "power_limit_w": 100}, failed="out of memory")
+    part = replace(whole, trials=[*(one for one in whole.trials if one.setting != failed.setting), failed])
+    tuner = Tuner(space(), "energy", ["time<=2s"], curves=[part])
+    search(tuner, work())
+    assert tuner.recommend().kept
 
 
 def test_a_single_curve_is_enough_to_start_from():

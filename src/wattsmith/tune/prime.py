@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattsmith.terms.errors import BadInput
-from wattsmith.terms.tuning import Curve, Space
+from wattsmith.terms.tuning import Curve, Failed, Space
 from wattsmith.tune.coordinates import coordinates, coordinates_within
 from wattsmith.tune.goals import MetricMissing, figure
 from wattsmith.tune.judge import Judge
@@ -187,8 +187,14 @@ def _read_off(curve: Curve, space: Space, judge: Judge, draws: Sequence[float]) 
     import numpy as np
 
     its = Judge(curve.space, judge.objective, judge.limits)
-    for trial in sorted(curve.trials, key=lambda one: curve.space.cell(one.setting) != curve.space.present):
-        its.take(trial.setting, trial.metrics, trial.noise)
+    trials = sorted(curve.trials, key=lambda one: curve.space.cell(one.setting) != curve.space.present)
+    if not trials or curve.space.cell(trials[0].setting) != curve.space.present:
+        raise BadInput(f"the curve of {curve.workload} lacks its present setting, so it cannot prime a search")
+    try:
+        for trial in trials:
+            its.take(trial.setting, Failed(why=trial.failed) if trial.failed else trial.metrics, trial.noise)
+    except BadInput as lacking:
+        raise BadInput(f"the curve of {curve.workload} cannot prime this search: {lacking}") from lacking
     worked = [seen for seen in its.seen if seen.failed is None]
     zero = worked[0]
     logs = np.array([[seen.objective, *seen.limited] for seen in worked]) - [zero.objective, *zero.limited]

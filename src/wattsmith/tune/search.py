@@ -146,17 +146,14 @@ class Tuner:
 
     def _to_confirm(self, belief: "Belief", tried: Counter[Cell]) -> Cell | None:
         """What would be recommended, as long as it is not sure enough; None when all is said."""
-        import numpy as np
-
         likely = [at for at in map(self._at.__getitem__, tried) if belief.holds[at] >= 0.5]
         average = belief.laws.objective.average()
         for at in sorted(likely, key=lambda one: float(average[one])):
-            cell = self._cells[at]
-            sure = belief.holds[at] >= self.manner.sure
-            if sure and tried[cell] > 1:
+            times = tried[self._cells[at]]
+            if times > 1 and belief.holds[at] >= self.manner.sure:
                 return None
-            if tried[cell] < self.manner.repeats and (sure or np.isfinite(average[at])):
-                return cell
+            if times < self.manner.repeats:
+                return self._cells[at]
         return None
 
     # What is believed
