@@ -188,12 +188,18 @@ def _cpu_runs(record: str | None) -> list[Run]:
     return runs
 
 
+_models: dict[tuple[Path, str], DeviceModel] = {}  # by what they were learned from
+
+
 def _learned(name: str, sheet: DataSheet | None, runs: Sequence[Run], place: str | None, tell: Tell) -> KnownDevice:
     peak = peak_of(sheet) if sheet is not None else CPU_PEAK if name == "cpu" else GPU_PEAK
     record = record_named(place)
     kept = kept_at(runs, record)
     known = _read_known(kept)
-    model = DeviceModel.learn(runs, peak, known=known, tell=tell if known is None else lambda _: None)
+    model = _models.get((kept, name))
+    if model is None or known is None:
+        model = DeviceModel.learn(runs, peak, known=known, tell=tell if known is None else lambda _: None)
+        _models[kept, name] = model  # a process asks for one and the same device again and again
     if known is None and model.known is not None:
         _keep(model.known, kept)
     return KnownDevice(name=name, sheet=sheet, model=model, runs=tuple(runs), record=record, basis=Basis.OPERATORS)

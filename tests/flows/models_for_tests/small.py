@@ -73,7 +73,7 @@ class PicksByValue(Net):
 
 class CountsByValue(Net):
     def forward(self, x):
-        torch.bincount(x.long()[:, 0])
+        torch.bincount(x.abs().long()[:, 0])
         return super().forward(x)
 
 
