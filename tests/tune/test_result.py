@@ -69,3 +69,8 @@ def test_trials_are_judged_by_the_worst_limit():
     first = found.trials[0]
     assert first.excess_ratio == pytest.approx(1.25 / 1.4 - 1)
     assert first.objective == pytest.approx(300.0)
+
+
+def test_simulated_energy_stays_marked():
+    assert result(lambda setting: work()(setting) | {"simulated": 1.0}).simulated
+    assert not result(work()).simulated

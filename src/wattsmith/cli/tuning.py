@@ -194,6 +194,8 @@ def print_tuned(found: Tuned) -> None:
     holds = f"{told.holds:.1%}" + ("" if told.confirmed else ", measured once")
     console.print(f"{found.objective} {span}\nsaving {saved}\nlimits hold with {holds}", highlight=False)
     console.print(_search_cost(found), highlight=False)
+    if found.simulated:
+        console.print("[bold]energy was measured on simulated meters[/bold]")
     if not found.finished:
         console.print("the budget ran out before the search was done; more may be found with a larger --budget")
 

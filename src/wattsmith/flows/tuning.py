@@ -16,7 +16,7 @@ from wattsmith.terms.errors import BadInput, BadTerm, NotWritten
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.tuning import Curve, Failed, Knob, Level, Space, Trial, Tuned
 from wattsmith.tune.goals import Limit
-from wattsmith.tune.result import SPENT, tuned
+from wattsmith.tune.result import SIMULATED, SPENT, tuned
 from wattsmith.tune.search import Manner, Tuner
 
 __all__ = ["Goal", "Manner", "curve_in", "knob_of", "parse_knobs", "replay_table", "tune", "tune_command"]
@@ -123,7 +123,8 @@ def _run(
     if printed is None:
         return Failed(why="it printed no metrics: the last line of JSON must be an object of numbers")
     result = window.result()
-    return with_measured(printed, result.duration_s, result.energy_j)
+    metrics = with_measured(printed, result.duration_s, result.energy_j)
+    return metrics | {SIMULATED: 1.0} if result.simulated and "energy_j" not in printed else metrics
 
 
 def _filled(part: str, setting: Mapping[str, Level]) -> str:

@@ -134,6 +134,7 @@ class Tuned:
     spent_j: float | None  # energy of all trials; None: not known
     pays_back_after: float | None  # queries, steps or samples until that is won back; None: never, or not known
     finished: bool = True  # False: the budget ran out before the search was done
+    simulated: bool = False  # some of the energy was measured on a machine that is not there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from wattsmith.tune.judge import Judge, Seen
 from wattsmith.tune.search import Tuner
 
 SPENT = "spent_j"  # the metric that tells what a whole trial consumed
+SIMULATED = "simulated"  # the metric that is 1 where energy comes from a simulated meter
 
 
 def tuned(tuner: Tuner, objective: str, *, finished: bool) -> Tuned:
@@ -25,6 +26,7 @@ def tuned(tuner: Tuner, objective: str, *, finished: bool) -> Tuned:
         spent_j=spent_j,
         pays_back_after=_pays_back_after(judge, recommendation, spent_j),
         finished=finished,
+        simulated=any(one.trial.metrics.get(SIMULATED) for one in tried),
     )
 
 
