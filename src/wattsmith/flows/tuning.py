@@ -1,6 +1,7 @@
 """Find the setting that needs the least energy, time or money within limits: of a command, a function or a table."""
 
 import csv
+import importlib.util
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from typing import Any
 
 from wattsmith.flows.measuring import open_session
 from wattsmith.measure.session import Session
-from wattsmith.terms.errors import BadInput, BadTerm, NotWritten
+from wattsmith.terms.errors import BadInput, BadTerm, ExtraNeeded, NotWritten
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.tuning import Curve, Failed, Knob, Level, Space, Trial, Tuned
 from wattsmith.tune.goals import Limit
@@ -52,6 +53,7 @@ def tune(
 
     TRIALS is a file of what was tried: what it holds is not tried again, and every trial is added to it at once.
     """
+    _require_scipy()
     goal, space = goal or Goal(), Space(knobs=tuple(knobs))
     tuner = Tuner(space, goal.objective, goal.limits, curves=goal.curves, manner=goal.manner)
     kept = [] if trials is None else _kept_trials(trials, space)
@@ -68,6 +70,11 @@ def tune(
         if watch is not None:
             watch(len(tuner.trials), setting, trial)
     return tuned(tuner, goal.objective, finished=len(tuner.trials) < goal.manner.budget)
+
+
+def _require_scipy() -> None:
+    if importlib.util.find_spec("scipy") is None or importlib.util.find_spec("numpy") is None:
+        raise ExtraNeeded("a search needs numpy and scipy; install them with `pip install 'wattsmith[tune]'`")
 
 
 def tune_command(
