@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
     from wattsmith.flows.recording import record
+    from wattsmith.flows.tuning import tune
     from wattsmith.terms.energy import Window
     from wattsmith.terms.errors import WattsmithError
 
@@ -33,6 +34,7 @@ __all__ = [
     "open_session",
     "record",
     "replay",
+    "tune",
 ]
 
 # Loaded when first used, so that the import itself costs next to nothing.
@@ -49,6 +51,7 @@ _HOMES = {
     "open_session": ("wattsmith.flows.measuring", "open_session"),
     "record": ("wattsmith.flows.recording", "record"),
     "replay": ("wattsmith.flows.measuring", "replay"),
+    "tune": ("wattsmith.flows.tuning", "tune"),
 }
 
 

@@ -10,6 +10,7 @@ from wattsmith.cli.controlling import control, restore
 from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
+from wattsmith.cli.tuning import tune
 from wattsmith.terms.errors import CommandNotStarted, WattsmithError
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings
 )
 app.add_typer(record, name="record")
 app.command("estimate")(estimate_command)
+app.add_typer(tune, name="tune")
 app.command()(restore)
 app.add_typer(control, name="control")
 
