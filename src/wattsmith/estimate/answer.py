@@ -2,7 +2,6 @@
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattsmith.estimate.conformal import Doubt
@@ -199,9 +198,3 @@ def _standing(
     if how.measured:
         return "measured", ("this very step is in the record",)
     return ("edge", tuple(edge)) if edge else ("inside", ("operators like its own were measured",))
-
-
-def shares(by_kind_s: Mapping[str, float]) -> Sequence[tuple[str, float]]:
-    """Kinds of operators with their share of the device's time."""
-    whole = math.fsum(by_kind_s.values())
-    return [(kind, took_s / whole) for kind, took_s in by_kind_s.items()] if whole else []

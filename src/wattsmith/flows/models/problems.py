@@ -11,8 +11,6 @@ from typing import Any
 
 from wattsmith.terms.errors import BadInput
 
-RAISED_BY_MODELS = (Exception,)  # a model may raise anything, also what it defines itself
-
 
 class ModelNotLoaded(BadInput):
     """The source cannot be read, or its model cannot be built. Correct the file or the name."""

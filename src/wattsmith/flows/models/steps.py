@@ -11,7 +11,7 @@ from wattsmith.flows.models.inputs import Inputs, tensors_in
 from wattsmith.flows.models.loaded import LoadedModel
 from wattsmith.flows.models.losses import Loss, loss_for
 from wattsmith.flows.models.ordinary import ordinary_answers
-from wattsmith.flows.models.problems import RAISED_BY_MODELS, explained, is_mixed, is_ours, operator_without_values
+from wattsmith.flows.models.problems import explained, is_mixed, is_ours, operator_without_values
 from wattsmith.flows.models.python_source import moved_copy
 from wattsmith.record.program import LOSS_SCALE, dtype_of
 from wattsmith.terms.errors import BadInput
@@ -203,7 +203,7 @@ def _tried(loaded: LoadedModel, module: Any, inputs: Inputs, mode: str) -> tuple
                 break
             except BadInput:
                 raise  # it explains itself
-            except RAISED_BY_MODELS as failed:
+            except Exception as failed:  # a model may raise anything, also what it defines itself
                 if loaded.device != "meta" or not around.can_help(failed):
                     raise explained(failed, module, inputs.told()) from failed
     notes = list(around.notes())
@@ -292,7 +292,7 @@ def _explaining(step: Callable[[], object], module: Any, inputs: Inputs) -> Call
             return step()
         except BadInput:
             raise
-        except RAISED_BY_MODELS as failed:
+        except Exception as failed:  # a model may raise anything, also what it defines itself
             if is_ours(failed):
                 raise
             raise explained(failed, module, inputs.told()) from failed
