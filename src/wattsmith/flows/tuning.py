@@ -26,7 +26,9 @@ ENVIRONMENT = "WATTSMITH_"  # before the name of a knob, in capitals
 SAVES = {"batch": "up", "power_limit": "down", "clock": "down", "frequency": "down", "threads": "down"}
 SHOWN = 300  # characters of what a failing command said
 
-Measure = Callable[[Mapping[str, Level]], Mapping[str, float] | Failed]
+# What came of a setting: metrics, a trial that also tells how sure they are, or a failure.
+Outcome = Mapping[str, float] | Trial | Failed
+Measure = Callable[[Mapping[str, Level]], Outcome]
 Watch = Callable[[int, Mapping[str, Level], Trial], None]
 
 
@@ -49,7 +51,7 @@ def tune(
     trials: Path | None = None,
     watch: Watch | None = None,
 ) -> Tuned:
-    """Search the settings of KNOBS, where MEASURE gives the metrics of one, or Failed.
+    """Search the settings of KNOBS, where MEASURE gives the metrics of one, a Trial with their noise too, or Failed.
 
     TRIALS is a file of what was tried: what it holds is not tried again, and every trial is added to it at once.
     """
@@ -63,7 +65,10 @@ def tune(
         )
     while (setting := tuner.ask()) is not None:
         outcome = measure(setting)
-        tuner.tell(setting, outcome, goal.noise)
+        if isinstance(outcome, Trial):
+            tuner.tell(setting, outcome.metrics, {**outcome.noise, **(goal.noise or {})})
+        else:
+            tuner.tell(setting, outcome, goal.noise)
         trial = tuner.trials[-1]
         if trials is not None:
             _keep(trials, trial)

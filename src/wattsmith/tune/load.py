@@ -17,6 +17,8 @@ class Served:
     arrived: int
     duration_s: float  # from the first arrival to the last answer
     energy_j: float | None = None  # of the whole; None: not measured
+    left_s: tuple[float, ...] = ()  # how long those had waited that were left when serving ended
+    batches: int = 0  # in which they were answered; 0: not counted
 
     @property
     def answered(self) -> int:
@@ -27,11 +29,25 @@ class Served:
         return None if self.energy_j is None or not self.answered else self.energy_j / self.answered
 
     def percentile_s(self, share: float) -> float:
-        """The latency that SHARE of the answered queries did not exceed: the smallest that was measured so."""
-        if not self.latencies_s:
-            return math.inf
-        ordered = sorted(self.latencies_s)
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+        """The latency that SHARE of the queries did not exceed: the smallest that was measured so.
+
+        Queries that were left count with what they had waited until then, which is less than they would have.
+        """
+        return percentile_s((*self.latencies_s, *self.left_s), share)
+
+    def percentile_error(self, share: float, slices: int = 8) -> float:
+        """Relative standard error of that percentile, from leaving out one stretch of the queries after the other.
+
+        Neighbouring queries wait for the same batches, so that one by one they would look surer than they are.
+        """
+        waited = (*self.latencies_s, *self.left_s)
+        if len(waited) < 2 * slices:
+            return 1.0
+        edges = [len(waited) * at // slices for at in range(slices + 1)]
+        rest = [percentile_s(waited[:a] + waited[b:], share) for a, b in pairwise(edges)]
+        middle = sum(rest) / slices
+        spread = math.sqrt((slices - 1) / slices * sum((one - middle) ** 2 for one in rest))
+        return min(1.0, spread / middle) if middle > 0 else 1.0
 
     def over(self, limit_s: float) -> float:
         """The share of arrived queries that were not answered within LIMIT_S."""
@@ -40,12 +56,30 @@ class Served:
         return 1 - sum(one <= limit_s for one in self.latencies_s) / self.arrived
 
 
+def percentile_s(latencies_s: Sequence[float], share: float) -> float:
+    """The smallest of LATENCIES_S that SHARE of them do not exceed; infinite when there is none."""
+    if not latencies_s:
+        return math.inf
+    return sorted(latencies_s)[max(0, math.ceil(share * len(latencies_s)) - 1)]
+
+
 def poisson(rate_hz: float, duration_s: float, seed: int = 0) -> list[float]:
     """Arrivals that know nothing of each other, RATE_HZ of them in a second at the mean."""
     if not (0 < rate_hz < math.inf and 0 < duration_s < math.inf):
         raise BadInput(f"rate and duration must be positive and finite, got {rate_hz} per second for {duration_s} s")
     drawn = random.Random(seed)
     return list(_until(duration_s, lambda: drawn.expovariate(rate_hz)))
+
+
+def poisson_of(count: int, duration_s: float, seed: int = 0) -> list[float]:
+    """Arrivals that know nothing of each other, given that COUNT of them come within DURATION_S.
+
+    Where energy per query is compared, the number of queries must not be left to chance: it would be most of the noise.
+    """
+    if count < 1 or not 0 < duration_s < math.inf:
+        raise BadInput(f"at least one query must come in a positive, finite time, got {count} in {duration_s} s")
+    drawn = random.Random(seed)
+    return sorted(drawn.uniform(0.0, duration_s) for _ in range(count))
 
 
 def steady(rate_hz: float, duration_s: float) -> list[float]:
