@@ -59,6 +59,9 @@ class DaemonLease:
     def set(self, knob: str, value: Value) -> Verified:
         return verified_from_plain(self._ask(do="set", knob=knob, value=as_plain(value)))
 
+    def verify(self, knob: str, value: Value) -> Verified:
+        return verified_from_plain(self._ask(do="verify", knob=knob, value=as_plain(value)))
+
     def renew(self, duration_s: float) -> None:
         self._ask(do="renew", duration_s=duration_s)
 

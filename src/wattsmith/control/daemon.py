@@ -160,6 +160,7 @@ class Client:
 
     def _answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         asked = {"knobs": self._knobs, "hold": self._hold, "set": self._set, "read": self._read,
+                 "verify": self._verify,
                  "renew": self._renew, "release": self._release}  # fmt: skip
         try:
             answer = asked.get(str(message.get("do")))
@@ -205,6 +206,9 @@ class Client:
 
     def _read(self, message: Mapping[str, Any]) -> Any:
         return self._held().read(str(message["knob"]))
+
+    def _verify(self, message: Mapping[str, Any]) -> Any:
+        return self._held().verify(str(message["knob"]), value_from_plain(message["value"]))
 
     def _renew(self, message: Mapping[str, Any]) -> Any:
         lease, duration_s = self._held(), float(message["duration_s"])

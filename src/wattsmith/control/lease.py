@@ -155,6 +155,10 @@ class Lease:
             self._undo_if_over(found, before)
         return found.verify(value)
 
+    def verify(self, knob: str, value: Value) -> Verified:
+        """What the hardware does by now about VALUE, which was set: under load more is seen than just after."""
+        return self._knob(knob).verify(value)
+
     def renew(self, duration_s: float) -> None:
         if not 0 < duration_s < math.inf:
             raise BadTerm(f"a lease lasts for a positive time, got {duration_s} s")

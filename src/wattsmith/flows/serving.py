@@ -11,6 +11,7 @@ from wattsmith.flows.measuring import open_session
 from wattsmith.flows.record_worker import domains_of
 from wattsmith.flows.serving_model import How, NotAvailable, ServedModel, how_of
 from wattsmith.flows.tuning import Goal, Watch, tune
+from wattsmith.flows.tuning_hardware import Means, is_hardware
 from wattsmith.measure.session import Session
 from wattsmith.terms.energy import Window
 from wattsmith.terms.errors import BadInput, WattsmithError
@@ -173,6 +174,7 @@ def tune_serving(
     meters: str = "auto",
     trials: Path | None = None,
     watch: Watch | None = None,
+    means: Means | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
     """Search the settings of KNOBS for MODEL served under LOAD in this process.
@@ -188,13 +190,13 @@ def tune_serving(
             made[0] += 1
             return tried(served, setting, load, session, made[0])
 
-        return tune(measure, knobs, goal, trials=trials, watch=watch)
+        return tune(measure, knobs, goal, trials=trials, watch=watch, means=means, say=say)
 
 
 def check_levels(knobs: Sequence[Knob]) -> None:
     """Raise BadInput where a level is written wrongly, before anything is served."""
     for knob in knobs:
-        for level in knob.levels:
+        for level in () if is_hardware(knob.name) else knob.levels:
             how_of({knob.name: level})
 
 
@@ -202,6 +204,9 @@ def available_knobs(model: ServedModel, knobs: Sequence[Knob], say: Callable[[st
     """KNOBS without the levels that this machine does not have at all, and with where they usually save."""
     left = []
     for knob in knobs:
+        if is_hardware(knob.name):
+            left.append(knob)
+            continue
         levels = []
         for level in knob.levels:
             try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattsmith.flows.measuring import open_session
+from wattsmith.flows.tuning_hardware import Means, Measure, Say, turned
 from wattsmith.measure.session import Session
 from wattsmith.terms.errors import BadInput, BadTerm, ExtraNeeded, NotWritten
 from wattsmith.terms.facts import as_plain
@@ -26,9 +27,6 @@ ENVIRONMENT = "WATTSMITH_"  # before the name of a knob, in capitals
 SAVES = {"batch": "up", "power_limit": "down", "clock": "down", "frequency": "down", "threads": "down"}
 SHOWN = 300  # characters of what a failing command said
 
-# What came of a setting: metrics, a trial that also tells how sure they are, or a failure.
-Outcome = Mapping[str, float] | Trial | Failed
-Measure = Callable[[Mapping[str, Level]], Outcome]
 Watch = Callable[[int, Mapping[str, Level], Trial], None]
 
 
@@ -50,13 +48,22 @@ def tune(
     *,
     trials: Path | None = None,
     watch: Watch | None = None,
+    means: Means | None = None,
+    say: Say = lambda _: None,
 ) -> Tuned:
     """Search the settings of KNOBS, where MEASURE gives the metrics of one, a Trial with their noise too, or Failed.
 
-    TRIALS is a file of what was tried: what it holds is not tried again, and every trial is added to it at once.
+    TRIALS is a file of what was tried: what it holds is not tried again, and every trial is added to it at once. A knob
+    that is named as `wattsmith control` names it ("gpu:0/power_limit") is turned under a lease, by MEANS, around each
+    trial, and comes back; MEASURE does not see it. SAY is told what may not be turned, and what has no effect.
     """
     _require_scipy()
-    goal, space = goal or Goal(), Space(knobs=tuple(knobs))
+    with turned(measure, knobs, means or Means(), say) as (measured, usable):
+        return _searched(measured, usable, goal or Goal(), trials, watch)
+
+
+def _searched(measure: Measure, knobs: Sequence[Knob], goal: Goal, trials: Path | None, watch: Watch | None) -> Tuned:
+    space = Space(knobs=tuple(knobs))
     tuner = Tuner(space, goal.objective, goal.limits, curves=goal.curves, manner=goal.manner)
     kept = [] if trials is None else _kept_trials(trials, space)
     for trial in kept:
@@ -91,6 +98,8 @@ def tune_command(
     timeout_s: float | None = None,
     trials: Path | None = None,
     watch: Watch | None = None,
+    means: Means | None = None,
+    say: Say = lambda _: None,
 ) -> Tuned:
     """Search the settings of KNOBS for COMMAND, which is run once per trial.
 
@@ -105,7 +114,7 @@ def tune_command(
         def measure(setting: Mapping[str, Level]) -> Mapping[str, float] | Failed:
             return _run(command, setting, session, timeout_s)
 
-        return tune(measure, knobs, goal, trials=trials, watch=watch)
+        return tune(measure, knobs, goal, trials=trials, watch=watch, means=means, say=say)
 
 
 def _run(
