@@ -11,6 +11,7 @@ from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
 from wattsmith.cli.tuning import tune
+from wattsmith.cli.tuning_serve import serve as _serve  # noqa: F401 - joins the group
 from wattsmith.terms.errors import CommandNotStarted, WattsmithError
 
 app = typer.Typer(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +10,12 @@ import typer.core
 from rich.console import Console
 from rich.table import Table
 
-from wattsmith.flows.tuning import Goal, Manner, curve_in, parse_knobs, replay_table, tune_command
+from wattsmith.flows.tuning import Goal, Manner, curve_in, draw, parse_knobs, replay_table, tune_command
+from wattsmith.flows.tuning_hardware import Means
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.quantity import format_quantity, parse_quantity
-from wattsmith.terms.tuning import Level, Trial, Tried, Tuned
+from wattsmith.terms.tuning import Curve, Level, Trial, Tried, Tuned
 
 UNITS = {"_s": "time", "_j": "energy", "_w": "power", "_bytes": "memory", "_hz": "frequency"}
 
@@ -50,6 +50,11 @@ Noise = Annotated[
 ]
 LeastGain = Annotated[str, typer.Option(help="Stop when less than this share is to be gained.", metavar="SHARE")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw the trials into this file (.png, .svg, .pdf).", metavar="FILE")]
+Socket = Annotated[
+    Path | None, typer.Option(help="Of the daemon that turns knobs of the machine for you.", metavar="PATH")
+]
+Shared = Annotated[bool, typer.Option("--shared", help="Turn knobs of a GPU that others use too.")]
 
 
 @tune.command(options_metavar="[OPTIONS] --", context_settings={"allow_interspersed_args": False})
@@ -81,6 +86,9 @@ def run(
     timeout: Annotated[
         str | None, typer.Option(help="A trial that takes longer has failed; such as 10min.", metavar="TIME")
     ] = None,
+    socket: Socket = None,
+    shared: Shared = False,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a command at one setting after another, and tell which needs the least within the limits.
@@ -90,17 +98,18 @@ def run(
     knobs = parse_knobs(knob or [], at or [])
     if not knobs:
         raise BadInput("there is no knob to turn: give one with its levels, such as --knob batch=8,16,32")
-    goal = _goal(minimise, limit, budget, noise, least_gain)
     found = tune_command(
         command or [],
         knobs,
-        replace(goal, curves=tuple(curve_in(path, knobs) for path in prime or [])),
+        goal_of(minimise, limit, budget, noise, least_gain, prime=[curve_in(path, knobs) for path in prime or []]),
         meters=meters,
         timeout_s=None if timeout is None else parse_quantity(timeout, "time"),
         trials=trials,
-        watch=_tell,
+        watch=tell_trial,
+        means=Means(socket=socket, shared=shared),
+        say=warn,
     )
-    _finish(found, as_json=as_json)
+    finish(found, limits=limit, plot=plot, as_json=as_json)
 
 
 @tune.command()
@@ -115,6 +124,7 @@ def replay(
     budget: Budget = 20,
     noise: Noise = None,
     least_gain: LeastGain = "1%",
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Search a table of settings that were all measured, as if each had to be tried.
@@ -122,19 +132,26 @@ def replay(
     Example: wattsmith tune replay grid.csv --knob batch=64 --knob power_limit_w --limit 'time<=1.1x'
     """
     names = {name: at or None for name, _, at in (one.partition("=") for one in knob or [])}
-    goal = _goal(minimise, limit, budget, noise, least_gain)
-    _finish(replay_table(table, names, goal, watch=_tell), as_json=as_json)
+    goal = goal_of(minimise, limit, budget, noise, least_gain)
+    finish(replay_table(table, names, goal, watch=tell_trial), limits=limit, plot=plot, as_json=as_json)
 
 
-def _goal(
-    minimise: str, limits: Sequence[str] | None, budget: int, noise: Sequence[str] | None, least_gain: str
+def goal_of(
+    minimise: str,
+    limits: Sequence[str] | None,
+    budget: int,
+    noise: Sequence[str] | None,
+    least_gain: str,
+    prime: Sequence[Curve] = (),
 ) -> Goal:
     errors = {}
     for text in noise or []:
         name, _, share = text.partition("=")
         errors[name] = _share(share, f"--noise {text}")
     manner = Manner(budget=budget, least_gain=_share(least_gain, "--least-gain"))
-    return Goal(objective=minimise, limits=tuple(limits or ()), manner=manner, noise=errors or None)
+    return Goal(
+        objective=minimise, limits=tuple(limits or ()), manner=manner, noise=errors or None, curves=tuple(prime)
+    )
 
 
 def _share(text: str, option: str) -> float:
@@ -147,9 +164,9 @@ def _share(text: str, option: str) -> float:
     return share
 
 
-def _tell(number: int, setting: Mapping[str, Level], trial: Trial) -> None:
+def tell_trial(number: int, setting: Mapping[str, Level], trial: Trial) -> None:
     said = trial.failed or ", ".join(_written(name, value) for name, value in trial.metrics.items())
-    typer.echo(f"trial {number}: {_setting(setting)} → {said}", err=True)
+    typer.echo(f"trial {number}: {setting_text(setting)} → {said}", err=True)
 
 
 def _written(name: str, value: Any) -> str:
@@ -161,11 +178,18 @@ def _written(name: str, value: Any) -> str:
     return f"{name.removesuffix(suffix)} {format_quantity(value, UNITS[suffix])}"
 
 
-def _setting(setting: Mapping[str, Level]) -> str:
+def warn(words: str) -> None:
+    typer.echo(words, err=True)
+
+
+def setting_text(setting: Mapping[str, Level]) -> str:
     return ", ".join(f"{name}={level}" for name, level in setting.items())
 
 
-def _finish(found: Tuned, *, as_json: bool) -> None:
+def finish(found: Tuned, *, limits: Sequence[str] | None, plot: Path | None, as_json: bool) -> None:
+    """Print what was found, and draw it if asked; exit with 1 where nothing surely keeps the limits."""
+    if plot is not None:
+        draw(found, limits or (), plot)
     typer.echo(json.dumps(as_plain(found))) if as_json else print_tuned(found)
     if not found.recommendation.kept:
         raise typer.Exit(1)
@@ -186,7 +210,7 @@ def print_tuned(found: Tuned) -> None:
         table.add_row(str(one.number), *levels, value, _limits(one), " ".join(marks))
     console.print(table)
     told = found.recommendation
-    console.print(f"\n[bold]{_setting(told.setting)}[/bold]: {told.why}", highlight=False)
+    console.print(f"\n[bold]{setting_text(told.setting)}[/bold]: {told.why}", highlight=False)
     span = f"{told.objective.value:.5g} ({told.objective.low:.5g} … {told.objective.high:.5g})"
     saved = "none: it is the present one"
     if told.saving.low < told.saving.high:

@@ -13,7 +13,7 @@ from wattsmith.flows.serving_model import How, NotAvailable, ServedModel, how_of
 from wattsmith.flows.tuning import Goal, Watch, tune
 from wattsmith.flows.tuning_hardware import Means, is_hardware
 from wattsmith.measure.session import Session
-from wattsmith.terms.energy import Window
+from wattsmith.terms.energy import Source, Window
 from wattsmith.terms.errors import BadInput, WattsmithError
 from wattsmith.terms.tuning import Failed, Knob, Level, Trial, Tuned
 from wattsmith.tune.load import Served, poisson_of, replayed, steady
@@ -184,12 +184,15 @@ def tune_serving(
     """
     check_levels(knobs)
     with ServedModel(model, inputs=inputs, device=device) as served, open_session(meters) as session:
+        if any(card.source is Source.MODELLED for card in session.cards):
+            say("energy is modelled from how busy the CPU is, not measured")
         knobs, made = available_knobs(served, knobs, say), [0]
 
         def measure(setting: Mapping[str, Level]) -> Trial | Failed:
             made[0] += 1
             return tried(served, setting, load, session, made[0])
 
+        goal = replace(goal or Goal(), canary=True)
         return tune(measure, knobs, goal, trials=trials, watch=watch, means=means, say=say)
 
 

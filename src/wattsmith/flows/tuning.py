@@ -18,10 +18,11 @@ from wattsmith.terms.errors import BadInput, BadTerm, ExtraNeeded, NotWritten
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.tuning import Curve, Failed, Knob, Level, Space, Trial, Tuned
 from wattsmith.tune.goals import Limit
+from wattsmith.tune.plot import plot_tuned
 from wattsmith.tune.result import SIMULATED, SPENT, tuned
 from wattsmith.tune.search import Manner, Tuner
 
-__all__ = ["Goal", "Manner", "curve_in", "knob_of", "parse_knobs", "replay_table", "tune", "tune_command"]
+__all__ = ["Goal", "Manner", "curve_in", "draw", "knob_of", "parse_knobs", "replay_table", "tune", "tune_command"]
 
 ENVIRONMENT = "WATTSMITH_"  # before the name of a knob, in capitals
 SAVES = {"batch": "up", "power_limit": "down", "clock": "down", "frequency": "down", "threads": "down"}
@@ -39,6 +40,7 @@ class Goal:
     manner: Manner = field(default_factory=Manner)
     curves: tuple[Curve, ...] = ()  # of other workloads: what the search is primed with
     noise: Mapping[str, float] | None = None  # relative standard errors by metric; None: the usual
+    canary: bool = False  # measure the present setting once more at the end, to see whether the machine has drifted
 
 
 def tune(
@@ -59,10 +61,12 @@ def tune(
     """
     _require_scipy()
     with turned(measure, knobs, means or Means(), say) as (measured, usable):
-        return _searched(measured, usable, goal or Goal(), trials, watch)
+        return _searched(measured, usable, goal or Goal(), trials, watch, say)
 
 
-def _searched(measure: Measure, knobs: Sequence[Knob], goal: Goal, trials: Path | None, watch: Watch | None) -> Tuned:
+def _searched(
+    measure: Measure, knobs: Sequence[Knob], goal: Goal, trials: Path | None, watch: Watch | None, say: Say
+) -> Tuned:
     space = Space(knobs=tuple(knobs))
     tuner = Tuner(space, goal.objective, goal.limits, curves=goal.curves, manner=goal.manner)
     kept = [] if trials is None else _kept_trials(trials, space)
@@ -70,7 +74,8 @@ def _searched(measure: Measure, knobs: Sequence[Knob], goal: Goal, trials: Path 
         tuner.tell(
             trial.setting, Failed(why=trial.failed) if trial.failed else trial.metrics, trial.noise or goal.noise
         )
-    while (setting := tuner.ask()) is not None:
+
+    def one_trial(setting: Mapping[str, Level]) -> None:
         outcome = measure(setting)
         if isinstance(outcome, Trial):
             tuner.tell(setting, outcome.metrics, {**outcome.noise, **(goal.noise or {})})
@@ -81,7 +86,28 @@ def _searched(measure: Measure, knobs: Sequence[Knob], goal: Goal, trials: Path 
             _keep(trials, trial)
         if watch is not None:
             watch(len(tuner.trials), setting, trial)
-    return tuned(tuner, goal.objective, finished=len(tuner.trials) < goal.manner.budget)
+
+    while (setting := tuner.ask()) is not None:
+        one_trial(setting)
+    finished = len(tuner.trials) < goal.manner.budget
+    if goal.canary and len(tuner.trials) > len(kept):
+        one_trial(space.setting(space.present))
+        _tell_drift(tuner, say)
+    return tuned(tuner, goal.objective, finished=finished)
+
+
+def _tell_drift(tuner: Tuner, say: Say) -> None:
+    """Say so where the present setting by now needs another amount than at first, by more than what is to be saved."""
+    first, last = tuner.judge.seen[0], tuner.judge.seen[-1]
+    if last.failed is not None:
+        say(f"the present setting worked at first, and failed at the end: {last.failed}")
+        return
+    drift, saving = math.expm1(last.objective - first.objective), tuner.recommend().saving.value
+    if abs(drift) > max(abs(saving), 3 * first.noise[0], 3 * last.noise[0]):
+        say(
+            f"the present setting needed {drift:+.1%} at the end against the beginning, and {saving:.1%} is to be "
+            "saved: the machine has drifted, so do not rely on it; try again when nothing else runs"
+        )
 
 
 def _require_scipy() -> None:
@@ -256,14 +282,14 @@ def knob_of(name: str, levels: Sequence[Level], present: str | None) -> Knob:
         raise BadInput(str(refused)) from refused
 
 
-def parse_knobs(texts: Sequence[str], present: Sequence[str]) -> list[Knob]:
-    """Knobs written as "batch=8,16,32", and where they are now as "batch=16"."""
+def parse_knobs(texts: Sequence[str], present: Sequence[str], *, first: bool = False) -> list[Knob]:
+    """Knobs written as "batch=8,16,32", and where they are now as "batch=16"; else at their last level, or FIRST."""
     at = dict(_split(text, "--at", "batch=16") for text in present)
     levels = {name: [level_of(one.strip()) for one in rest.split(",")] for name, rest in _named(texts)}
     unknown = [name for name in at if name not in levels]
     if unknown:
         raise BadInput(f"--at names {unknown[0]!r}, which is no knob; there are {', '.join(levels) or 'none'}")
-    return [knob_of(name, its, at.get(name)) for name, its in levels.items()]
+    return [knob_of(name, its, at.get(name, str(its[0]) if first else None)) for name, its in levels.items()]
 
 
 def _named(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -279,6 +305,11 @@ def _split(text: str, option: str, example: str) -> tuple[str, str]:
     if not sign or not name.strip() or not rest.strip():
         raise BadInput(f"{option} must be like {example}, got {text!r}")
     return name.strip(), rest.strip()
+
+
+def draw(found: Tuned, limits: Sequence[str | Limit], path: Path) -> None:
+    """FOUND as a picture in PATH: its trials, those that no other beats, and the recommended one."""
+    plot_tuned(found, limits, path)
 
 
 def curve_in(path: Path, knobs: Sequence[Knob]) -> Curve:
@@ -330,6 +361,7 @@ def _read_trials(path: Path, check: Callable[[Trial], object]) -> list[Trial]:
 def _keep(path: Path, trial: Trial) -> None:
     """Add TRIAL to PATH, so that it outlives whatever happens next."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
         if torn:  # what was left of a line that was being written
             kept = path.read_bytes().rpartition(b"\n")

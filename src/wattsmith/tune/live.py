@@ -66,7 +66,7 @@ class LiveTuner:
     def observe(self, seen: Seen) -> dict[str, int]:
         """Take in what one window at the present setting gave; the setting for the next."""
         if self._rate_hz is not None and abs(seen.rate_hz / self._rate_hz - 1) > CHANGED:
-            self._start_again()
+            self.start_again()
         self._rate_hz = seen.rate_hz
         place = self._places.setdefault(self._at, _Place())
         if seen.latency_s > self._limit_s:
@@ -88,7 +88,8 @@ class LiveTuner:
             self._at = self._next_step() or self._at
         return self.setting
 
-    def _start_again(self) -> None:
+    def start_again(self) -> None:
+        """Forget what was learned, and go to the safe setting: the load, or what runs beside, is another."""
         self._places.clear()
         self._at = self._best = self._safe
 
