@@ -9,6 +9,7 @@ import json
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ from wattsmith.terms.run import Run
 from wattsmith.terms.trace import Trace
 
 HERE = Path(__file__).parent
+TORCH = {
+    "operator-level-cost-model": "where PyTorch's cost model can",
+    "operator-level-benchmark": "where PyTorch ran each operator",
+}
 SIMPLE = ("constant", "linear", "two-phase", "roofline")
 
 
@@ -42,6 +47,7 @@ class Case:
     tensors_bytes: int  # live tensors alone, as PyTorch's MemTracker counts
     accelerate_bytes: int
     simple_s: dict[str, float]
+    torch_s: dict[str, float]  # what PyTorch's RuntimeEstimator said on the card; without what it could not do
 
     @property
     def device_bound(self) -> bool:
@@ -56,16 +62,27 @@ def cases() -> list[Case]:
     }
     with gzip.open(HERE / "traces.jsonl.gz", "rt") as file:
         lines = [json.loads(line) for line in file]
+    others = torch_said()
     methods = {name: predictor(name, timed_steps(device.runs)) for name in SIMPLE}
     found = []
     for line in lines:
-        run = measured.get((line["name"], line["batch"], line["precision"]))
+        key = (line["name"], line["batch"], line["precision"])
+        run = measured.get(key)
         if run is not None:
-            found.append(case(line, run, device, methods))
+            found.append(case(line, run, device, methods, others.get(key, {})))
     return found
 
 
-def case(line: dict, run: Run, device: KnownDevice, methods: dict) -> Case:
+def torch_said() -> dict[tuple[str, int, str], dict[str, float]]:
+    found: dict[tuple[str, int, str], dict[str, float]] = defaultdict(dict)
+    with gzip.open(HERE / "others.jsonl.gz", "rt") as file:
+        for line in map(json.loads, file):
+            if "busy_s" in line:
+                found[line["name"], line["batch"], line["precision"]][line["way"]] = line["busy_s"]
+    return found
+
+
+def case(line: dict, run: Run, device: KnownDevice, methods: dict, torch_s: dict[str, float]) -> Case:
     traced = parse_fact(Trace, line["trace"])
     peaks = parse_fact(Peaks, line["peaks"])
     how = Conditions(switches=Switches(), trains=True, capacity_bytes=device.capacity_bytes)
@@ -82,6 +99,7 @@ def case(line: dict, run: Run, device: KnownDevice, methods: dict) -> Case:
         tensors_bytes=traced.structure.peak_bytes,
         accelerate_bytes=line["accelerate_bytes"],
         simple_s={name: method([step])[0] for name, method in methods.items()},
+        torch_s=torch_s,
     )
 
 
@@ -140,6 +158,7 @@ def rows(_data: Path) -> list[Row]:
             rows=len(every), note=about),
         Row(test="H200, device time", measure="MAPE", ours=statistics.fmean(busy), at_most=12, others=means,
             rows=len(every), note=f"worst {worst[0]:.0f} %: {worst[1].name}"),
+        *(torch_row(way, [one for one in every if way in one.torch_s], len(every)) for way in TORCH),
         Row(test="H200, step where device-bound", measure="median", ours=statistics.median(step), at_most=8,
             others={name: statistics.median(some) for name, some in simple_step.items()}, rows=len(bound)),
         Row(test="H200, step where device-bound", measure="MAPE", ours=statistics.fmean(step), at_most=12,
@@ -166,6 +185,17 @@ def rows(_data: Path) -> list[Row]:
         Row(test="H200, time to estimate a traced step, ms", measure="median",
             ours=1e3 * statistics.median(one.took_s for one in every), at_most=50, rows=len(every)),
     ]  # fmt: skip
+
+
+def torch_row(way: str, some: Sequence[Case], of: int) -> Row:
+    """Device time of the steps that PyTorch's own estimator can do, both of us on the same ones."""
+    ours = errors(some, lambda one: one.said.busy_s.value, lambda one: one.run.times.busy_s)
+    theirs = errors(some, lambda one: one.torch_s[way], lambda one: one.run.times.busy_s)
+    name = f"RuntimeEstimator, {way.removeprefix('operator-level-')}"
+    return Row(test=f"H200, device time, {TORCH[way]}", measure="MAPE", ours=statistics.fmean(ours),
+               others={name: statistics.fmean(theirs)}, rows=len(some),
+               note=f"{len(some)} of {of} tried or possible; medians {statistics.median(ours):.1f} and "
+                    f"{statistics.median(theirs):.1f} %")  # fmt: skip
 
 
 def _wrong(every: Sequence[Case], right: Sequence[bool]) -> str:

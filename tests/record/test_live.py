@@ -4,7 +4,7 @@ import pytest
 
 from wattsmith.record.calls import CallKey
 from wattsmith.record.families import build, workload_of
-from wattsmith.record.live import Seen, attribute, union_length, watch_cpu
+from wattsmith.record.live import Seen, Watched, attribute, if_unchanged, union_length, watch_cpu
 from wattsmith.record.structure import Ledger, trace
 from wattsmith.terms.run import OperatorCall
 
@@ -84,6 +84,15 @@ def test_calls_that_differ_in_nothing_are_counted_together():
             moved_bytes=96.0,
         ),
     )
+
+
+@pytest.mark.parametrize(("recorded_s", "kept"), [(2.0, True), (2.4, True), (1.7, True), (2.6, False), (40.0, False)])
+def test_calls_of_a_step_that_recording_changed_are_not_kept(recorded_s, kept):
+    call = OperatorCall(
+        operator="mm", kind="matmul", dtype="float32", shapes=((2, 2), (2, 2)), calls=1, flops=16.0, moved_bytes=48.0
+    )
+    seen = if_unchanged(Watched(busy_s=2.0), Watched(busy_s=recorded_s, calls=(call,)))
+    assert seen == Watched(busy_s=2.0, calls=(call,) if kept else ())
 
 
 @pytest.mark.gpu

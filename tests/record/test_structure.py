@@ -243,7 +243,8 @@ def test_every_family_has_a_structure(name):
         ("mlp", {"features": 1024, "width": 4096, "layers": 6}),
     ],
 )
-def test_the_predicted_peak_is_what_a_gpu_allocates(name, parameters, precision):
+def test_live_tensors_are_most_of_what_a_gpu_allocates(name, parameters, precision):
+    """What kernels take to work in (a fifth, for bf16 convolutions) is the estimate's part: estimate/memory.py."""
     workload = workload_of(name, 32, parameters=parameters, mode="train", optimizer="adamw", precision=precision)
     with build(workload, "cuda:0", seed=1) as program:
         program.step()
@@ -252,4 +253,4 @@ def test_the_predicted_peak_is_what_a_gpu_allocates(name, parameters, precision)
         program.step()
         torch.cuda.synchronize()
         measured = torch.cuda.max_memory_allocated()
-    assert structure_of(workload).peak_bytes == pytest.approx(measured, rel=0.15)
+    assert 0.75 * measured <= structure_of(workload).peak_bytes <= 1.02 * measured

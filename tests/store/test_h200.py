@@ -10,15 +10,17 @@ from wattsmith.terms.run import Status
 @pytest.fixture(scope="module")
 def runs():
     with open_shipped("h200") as store:
-        return list(store.runs())
+        every = list(store.runs())
+    failed = [run for run in every if run.status is not Status.MEASURED]
+    assert [run.status for run in failed] == 2 * [Status.OUT_OF_MEMORY]
+    return [run for run in every if run not in failed]
 
 
 def test_it_was_measured_on_a_real_card_with_its_energy(runs):
     assert sum(run.workload.kind == "network" for run in runs) >= 200
-    assert sum(run.workload.kind == "operator" for run in runs) >= 594
+    assert sum(run.workload.kind == "operator" for run in runs) >= 600
     for run in runs:
         assert run.device.name == "NVIDIA H200"
-        assert run.status is Status.MEASURED
         assert run.consumption.step_energy_j > 0
         assert run.consumption.energy_source is Source.COUNTER
         assert not run.consumption.simulated
@@ -38,6 +40,10 @@ def test_every_family_was_measured_in_fp32_or_tf32_and_in_a_short_precision(runs
         precisions = {run.workload.precision for run in runs if run.workload.family == family}
         assert precisions & {"fp32", "tf32"}
         assert precisions & {"bf16", "fp16"}
+
+
+def test_compiled_networks_are_in_it(runs):
+    assert sum(run.workload.compiled for run in runs) >= 6
 
 
 def test_no_point_is_in_it_twice(runs):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from wattsmith.record.live import Watched, watch, watch_cpu
+from wattsmith.record.live import Watched, if_unchanged, watch, watch_cpu
 from wattsmith.terms.energy import Window
 from wattsmith.terms.machine import GaugeReading
 from wattsmith.terms.run import Condition, Consumption, OperatorCall, StepTimes
@@ -293,4 +293,5 @@ class CudaStopwatch:
         return min(self.time_once(send)[0] for _ in range(INPUT_TIMES))
 
     def watch(self, step: Callable[[], None], steps: int, by_call: bool) -> Watched:
-        return watch(step, str(self._device), steps, by_call=by_call)
+        plain = watch(step, str(self._device), steps, by_call=False)
+        return if_unchanged(plain, watch(step, str(self._device), steps)) if by_call else plain

@@ -10,7 +10,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from wattsmith.terms.run import OperatorCall
 MARK = "wattsmith call "
 DRIVER = ("cuda", "cuLaunch", "cuMem")  # how calls of the driver begin that put something in the queue
 ATTRIBUTED = 0.95  # share of the kernels' time that must be known by call; else nothing is said of calls
+ALIKE = 1.25  # factor by which kernels may take longer or shorter when their calls are recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ def watch(step: Callable[[], object], device: str, steps: int, *, by_call: bool 
     ledger = Ledger(device="cuda")
     marker = _marker_class()(ledger)
     watched = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if by_call else [ProfilerActivity.CUDA]
-    with profile(activities=watched) as profiled:
+    with profile(activities=watched, acc_events=True) as profiled:  # else 2.11 warns that it forgets cycles
         for _ in range(steps):
             if by_call:
                 with marker:
@@ -54,6 +55,18 @@ def watch(step: Callable[[], object], device: str, steps: int, *, by_call: bool 
     busy_s = union_length([(begin_ns, begin_ns + took_ns) for begin_ns, took_ns, _ in seen.kernels]) / 1e9 / steps
     known = by_call and attribute(seen, marker.keys, ledger)
     return Watched(busy_s=busy_s, calls=ledger.calls.of_one_step(steps, timed=True) if known else ())
+
+
+def if_unchanged(plain: Watched, by_call: Watched) -> Watched:
+    """The step as it ran unrecorded, with the calls of the recorded one if that took the device as long.
+
+    Recorded, PyTorch takes some layers apart that it otherwise runs as one: an LSTM that infers becomes a thousand
+    small calls. What they took says nothing of the step.
+    """
+    if not plain.busy_s or not by_call.busy_s:
+        return plain
+    alike = abs(math.log(by_call.busy_s / plain.busy_s)) < math.log(ALIKE)
+    return replace(plain, calls=by_call.calls if alike else ())
 
 
 @dataclass(frozen=True, slots=True)
