@@ -16,6 +16,7 @@ from wattsmith.measure.session import Session
 from wattsmith.terms.energy import Source, Window
 from wattsmith.terms.errors import BadInput, WattsmithError
 from wattsmith.terms.tuning import Failed, Knob, Level, Trial, Tuned
+from wattsmith.tune.goals import parse_limits, parse_objective
 from wattsmith.tune.load import Served, poisson_of, replayed, steady
 from wattsmith.tune.result import SIMULATED, SPENT
 from wattsmith.tune.serving import Answer, serve, serve_clients
@@ -184,8 +185,7 @@ def tune_serving(
     """
     check_levels(knobs)
     with ServedModel(model, inputs=inputs, device=device) as served, open_session(meters) as session:
-        if any(card.source is Source.MODELLED for card in session.cards):
-            say("energy is modelled from how busy the CPU is, not measured")
+        _check_meters(session, device, goal or Goal(), say)
         knobs, made = available_knobs(served, knobs, say), [0]
 
         def measure(setting: Mapping[str, Level]) -> Trial | Failed:
@@ -194,6 +194,20 @@ def tune_serving(
 
         goal = replace(goal or Goal(), canary=True)
         return tune(measure, knobs, goal, trials=trials, watch=watch, means=means, say=say)
+
+
+def _check_meters(session: Session, device: str, goal: Goal, say: Callable[[str], None]) -> None:
+    """Raise BadInput where energy is wanted and nothing tells it; say so where it is modelled."""
+    wanted = {*parse_objective(goal.objective), *(one.metric for one in parse_limits(goal.limits))}
+    domains = [card.domain for card in session.cards]
+    told = domains_of(device, domains) or [one for one in domains if device == "cpu" and not one.startswith("gpu:")]
+    if wanted & {"energy", "power"} and not told:
+        raise BadInput(
+            f"no meter tells the energy of {device} here; `wattsmith machine` says why. Minimise time instead, or have "
+            "the CPU's energy modelled: --meters modelled:10W-65W"
+        )
+    if any(card.source is Source.MODELLED for card in session.cards):
+        say("energy is modelled from how busy the CPU is, not measured")
 
 
 def check_levels(knobs: Sequence[Knob]) -> None:
