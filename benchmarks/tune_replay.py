@@ -8,7 +8,8 @@ for everybody; a search is near when its best setting that keeps the limit needs
 
 Variants of our own search were compared on the V100 and A40 grids alone; the table tells the others apart. Primed, it
 knows the grids of all other networks, on all GPUs, and nothing of the network itself on any GPU. It may stop by itself;
-the others go on for 20 trials. Optuna is run if it is installed. Exits with 1 when a bar is missed, 2 without data.
+the others go on for 20 trials. Optuna and BoTorch are run if they are installed. Exits with 1 when a bar is missed, 2
+without data.
 """
 
 import argparse
@@ -24,6 +25,8 @@ import numpy as np  # noqa: TID253 - a script, not part of the package
 
 from tuning.grids import CHOSEN_ON, Grid, a100_sweeps, zeus_grids
 from tuning.replay import NO_NOISE, NOISE, TRIALS, Replayed, replayed
+from tuning.with_botorch import METHOD as BOTORCH
+from tuning.with_botorch import WithBotorch
 from tuning.with_optuna import SAMPLERS, WithOptuna
 from wattsmith.terms.tuning import Curve
 from wattsmith.tune.peers import METHODS, Peer
@@ -31,7 +34,7 @@ from wattsmith.tune.search import Manner, Tuner
 
 OURS, PRIMED, UNSTOPPED = "wattsmith", "wattsmith, primed", "wattsmith, never stopping"
 BY_CHANCE = ("random", "polythrottle")  # differ from seed to seed without any noise
-OPTUNA_SEEDS = {"optuna TPE": 5, "optuna GP": 2}  # slow, and their means hardly move
+FEWER_SEEDS = {"optuna TPE": 5, "optuna GP": 2, BOTORCH: 2}  # slow, and their means hardly move
 FACTORS = (1.0, 1.25, 1.5)
 COLUMNS = (
     "trials to 5 %",
@@ -64,6 +67,9 @@ def one_run(method: str, grid: Grid, grids: Sequence[Grid], factor: float, noise
     if method in SAMPLERS:
         optuna = WithOptuna(method, grid.space, grid.limit_s(factor), seed)
         return replayed(grid, factor, optuna, WithOptuna.best, noise, rng)  # type: ignore[arg-type]
+    if method == BOTORCH:
+        botorch = WithBotorch(grid.space, grid.limit_s(factor), seed)
+        return replayed(grid, factor, botorch, WithBotorch.best, noise, rng)  # type: ignore[arg-type]
     if method in METHODS:
         peer = Peer(method, grid.space, "energy", [limit], seed=seed)
         return replayed(grid, factor, peer, Peer.best, noise, rng)  # type: ignore[arg-type]
@@ -74,8 +80,8 @@ def one_run(method: str, grid: Grid, grids: Sequence[Grid], factor: float, noise
 
 
 def runs_of(method: str, grids: Sequence[Grid], factor: float, noise: Any, seeds: int) -> list[Replayed]:
-    if method in SAMPLERS:
-        seeds = min(seeds, OPTUNA_SEEDS[method])
+    if method in FEWER_SEEDS:
+        seeds = min(seeds, FEWER_SEEDS[method])
     elif noise == NO_NOISE and method not in BY_CHANCE:
         seeds = 1  # all seeds would do the same
     return [one_run(method, grid, grids, factor, noise, seed) for grid in grids for seed in range(seeds)]
@@ -143,7 +149,7 @@ def main() -> int:
         return 2
     seeds = 2 if options.quick else options.seeds
     grids, told = zeus_grids(options.data), {}
-    methods = [*METHODS, *optuna_methods(), UNSTOPPED, OURS, PRIMED]
+    methods = [*METHODS, *optuna_methods(), *botorch_methods(), UNSTOPPED, OURS, PRIMED]
 
     def table(which: Sequence[str], grids: Sequence[Grid], factor: float, noise: Any) -> dict[str, Any]:
         return {method: runs_of(method, grids, factor, noise, seeds) for method in which}
@@ -187,6 +193,14 @@ def optuna_methods() -> list[str]:
         print("NOT COMPARED with Optuna's GP sampler: it needs torch")
         return ["optuna TPE"]
     return list(SAMPLERS)
+
+
+def botorch_methods() -> list[str]:
+    """BoTorch if it can be run here; says loudly when it cannot."""
+    if importlib.util.find_spec("botorch") is None or importlib.util.find_spec("torch") is None:
+        print("NOT COMPARED with BoTorch: it is not installed (pip install botorch)")
+        return []
+    return [BOTORCH]
 
 
 if __name__ == "__main__":
