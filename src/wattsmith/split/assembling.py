@@ -1,0 +1,126 @@
+"""The halves as they are used: the data half out of its own file, the training half beside the user's weights."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from wattsmith.split.cutting import CutGraphs
+from wattsmith.split.graphfile import Packed, packed_graph
+from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, loads, training_half
+from wattsmith.split.roles import OPAQUE, Roles
+from wattsmith.split.traced import CONSTANT, STATE, Attribute, Traced
+
+_SIZE = re.compile(r"L\['given'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
+_ONE_IS_SPECIAL = re.compile(r"!= [01]$|>= [12]$|^[12] <=|> [01]$")
+
+
+def assembled(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any) -> tuple[SavedHalf, Any, Packed]:
+    """The data half, the training half, and what was packed into the former."""
+    packed = Packed()
+    written = data_file(traced, roles, graphs, watched, packed, hard_guards(traced, watched))
+    return loads(written), _training(traced, roles, graphs, watched), packed
+
+
+def hard_guards(traced: Traced, watched: Any) -> list[str]:
+    """Conditions on sizes that decide which way the step goes, by name.
+
+    That a size is not one is left out: tracers take that for granted of every size, and graphs work with one too. The
+    comparison with the step on one and two samples tells where they do not.
+    """
+    inputs = _inputs(watched)
+    named = [_SIZE.sub(lambda found: f"size_{inputs[int(found[1])]}_{found[2]}", one) for one in traced.guards]
+    return [one for one in named if not _ONE_IS_SPECIAL.search(one)]
+
+
+def _inputs(watched: Any) -> list[int]:
+    return [at for at, leaf in enumerate(watched.leaves) if leaf.kind != "constant"]
+
+
+def data_file(
+    traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, packed: Packed, guards: list[str]
+) -> bytes:
+    """The data half as its file has it."""
+    import torch
+
+    inputs = _inputs(watched)
+    places = [one for one in traced.graph.nodes if one.op == "placeholder"]
+    leaf_of = {node.name: inputs[at] for at, node in enumerate(places)}
+    sizes = dict(zip(inputs, traced.sizes, strict=False))
+    nodes = packed_graph(graphs.data, traced.attributes, packed)
+    facts = {
+        "kind": KIND,
+        "version": VERSION,
+        "torch": torch.__version__,
+        "structure": watched.structure,
+        "leaves": [
+            {
+                "kind": leaf.kind,
+                "path": leaf.path,
+                "constant": leaf.constant,
+                "dtype": leaf.dtype,
+                "sizes": sizes.get(at),
+            }
+            for at, leaf in enumerate(watched.leaves)
+        ],
+        "guards": guards,
+        "inputs": [leaf_of[node.name] for node in graphs.data.nodes if node.op == "placeholder"],
+        "written": sorted(leaf_of[node.name] for node in roles.written_inputs),
+        "opaque": any(kind == OPAQUE for kind in roles.kinds.values()),
+        "crossing": [node.name for node in graphs.crossing],
+        "needs": sorted(packed.needs),
+        "nodes": nodes,
+    }
+    file = io.BytesIO()
+    parts = {"facts": json.dumps(facts), "tensors": packed.tensors, "pickled": packed.pickled}
+    torch.save(parts, file)
+    return file.getvalue()
+
+
+def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any) -> Any:
+    import torch
+    from torch.utils._pytree import tree_unflatten
+
+    run = torch.fx.GraphModule(torch.nn.Module(), graphs.training)
+    outputs, form = list(traced.outputs), traced.output_form
+
+    def finish(given: tuple[Any, ...]) -> Any:
+        return tree_unflatten([given[what] if kind == "node" else what for kind, what in outputs], form)
+
+    used = {node.target for node in graphs.data.nodes if node.op == "get_attr"}
+    copied = [
+        Copied(
+            name=one.name, value=_finder(one, watched), was=one.value.detach().cpu().clone(), version=one.value._version
+        )
+        for target, one in roles.constants.items()
+        if target in used and one.kind in (STATE, CONSTANT)
+    ]
+    finders = [_finder(traced.attributes[name], watched) for name in graphs.attributes]
+    modes = [(name, module, module.training) for name, module in watched.held.every_module().items()]
+    return training_half(_root(watched), run, finders, finish, copied, modes)
+
+
+def _finder(attribute: Attribute, watched: Any) -> Callable[[], Any]:
+    """Looks ATTRIBUTE up where its owner has it now, so that moved and reloaded modules are followed."""
+    if attribute.kind == STATE and attribute.owner is not None:
+        owner, name = attribute.owner, attribute.name.rpartition(".")[2]
+        return lambda: getattr(owner, name)
+    loose = watched.held.loose.get(attribute.name)
+    if attribute.kind == "object" and type(attribute.value).__name__ in ("Generator", "FakeScriptObject"):
+        generators = watched.held.generators
+        return lambda: generators[0]
+    value = attribute.value if loose is None else loose
+    return lambda: value
+
+
+def _root(watched: Any) -> Any:
+    import torch
+
+    modules = watched.held.modules
+    if "" in modules:
+        return modules[""]
+    root = torch.nn.Module()
+    for name, module in modules.items():
+        root.add_module(name.replace(".", "_"), module)
+    return root

@@ -1,0 +1,78 @@
+"""The halves against the whole step: the same numbers, bit for bit, for all samples of the example and for few."""
+
+from dataclasses import replace
+from typing import Any
+
+from wattsmith.split.cutting import is_drawing_in_training
+from wattsmith.split.handing import is_tensor, sliced
+from wattsmith.split.problems import BatchDoesNotFit, NotSplittable
+from wattsmith.split.roles import DRAWN, OPAQUE, Roles
+from wattsmith.split.state import put_back, seed_everything
+from wattsmith.split.traced import OBJECT, Traced
+
+
+def compared(made: Any, traced: Traced, roles: Roles, data: frozenset[Any], watched: Any, seed: int) -> Any:
+    """MADE, with a note if it could not be compared. Raises NotSplittable if its numbers are not those of the step."""
+    if why := _incomparable(traced, roles, data):
+        cut = replace(made.cut, notes=(*made.cut.notes, f"not compared with the step itself: {why}"))
+        return replace(made, cut=cut)
+    for samples, wanted in watched.outputs.items():
+        batch = sliced(watched.structure, watched.example, watched.batch, samples)
+        try:
+            got = _outputs(made, batch, watched.held, seed)
+        except BatchDoesNotFit:
+            continue  # a size that the halves refuse cannot go wrong
+        for at, (one, other) in enumerate(zip(wanted, got, strict=True)):
+            if not _same(one, other):
+                raise NotSplittable(
+                    f"output {at} of the cut step is not that of the step itself, with {samples} of {watched.batch} "
+                    f"samples: {_short(other)} instead of {_short(one)}. If the step is the same whenever it is called "
+                    "with the same batch and seed, this is a fault of the cut; check=False goes on all the same."
+                )
+    return made
+
+
+def _incomparable(traced: Traced, roles: Roles, data: frozenset[Any]) -> str | None:
+    if any(one.kind == OBJECT and "enerator" in _kind_name(one.value) for one in traced.attributes.values()):
+        return "the step draws from a generator of its own"
+    order = {node: at for at, node in enumerate(traced.nodes())}
+    training = [order[one] for one in is_drawing_in_training(traced, roles, data)]
+    drawn = [at for node, at in order.items() if node in data and roles.kinds[node] in (DRAWN, OPAQUE)]
+    if training and drawn and min(training) < max(drawn):
+        return "it draws for training before it draws for the data, from one generator"
+    return None
+
+
+def _kind_name(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.80}" if value is not None else "Generator"
+
+
+def _outputs(made: Any, batch: Any, held: Any, seed: int) -> list[Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    with put_back(held):
+        seed_everything(seed)
+        crossing, generator = made.data.and_generator(batch, seed)
+        # The whole step goes on with the generator where the data work left it.
+        torch.set_rng_state(generator)
+        given = made.train(*crossing)
+        return [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if not is_tensor(one) or not is_tensor(other):
+        return bool(one == other) or (one != one and other != other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(torch.equal(one, other)) or bool(
+        one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True)
+    )
+
+
+def _short(value: Any) -> str:
+    if is_tensor(value):
+        return f"{'×'.join(map(str, value.shape))} {value.dtype}" if value.numel() > 1 else repr(value.item())
+    return repr(value)[:60]

@@ -1,0 +1,291 @@
+"""A step traced by torch.export, and made flat: blocks without gradients or with autocast are taken apart."""
+
+import io
+import logging
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from typing import Any
+
+from wattsmith.split.flattening import Flattener
+from wattsmith.split.handing import THING, Leaf, Unseen, rebuilt
+from wattsmith.split.marks import OpaqueOutputs, OpaqueStep, flat_arguments, watched_by
+from wattsmith.split.operators import split_operators
+from wattsmith.split.problems import NotSplittable, calling_place
+from wattsmith.split.state import Held
+from wattsmith.split.traced import CONSTANT, OBJECT, STATE, Attribute, Traced
+
+
+class Exporter:
+    """Follows one trace: stands in for opaque steps, and keeps what their nodes will call."""
+
+    def __init__(self, first: Sequence[OpaqueOutputs], second: Sequence[OpaqueOutputs], sizes: tuple[int, int]) -> None:
+        """FIRST and SECOND: what opaque steps gave in runs with SIZES samples."""
+        self.calls = list(zip(first, second, strict=False))
+        if len(first) != len(second):
+            raise NotSplittable("the step calls other opaque steps with fewer samples; call the same ones each time")
+        self.sizes = sizes
+        self.made: list[tuple[OpaqueStep, list[tuple[str, Any]], Any]] = []
+        self.boundaries = 0
+        self._batch_hint: int | None = None
+        self.hints: list[int] = []  # one more input per size that opaque steps make: what it is worth
+        self.plans = [self._plan(one, other) for one, other in self.calls]
+        self.given: list[Any] = []  # the hints, as they are traced
+
+    def _plan(self, one: OpaqueOutputs, other: OpaqueOutputs) -> list[list[tuple[str, int]]]:
+        """For each tensor and dimension: ("fixed", size) or ("hint", which hint)."""
+        whole, part = self.sizes
+        plan = []
+        for shape, small in zip(one.shapes, other.shapes, strict=True):
+            dims: list[tuple[str, int]] = []
+            for at, size in enumerate(shape):
+                scales = len(small) == len(shape) and size == whole and small[at] == part
+                varies = one.step.ragged or len(small) != len(shape) or small[at] != size
+                if (at == 0 and scales) or (varies and size > 1):
+                    # The hint of a size is shared by all dimensions that are as long as the batch.
+                    dims.append(("hint", self._hint(size, shared=at == 0 and scales)))
+                else:
+                    dims.append(("fixed", size))
+            plan.append(dims)
+        return plan
+
+    def _hint(self, size: int, shared: bool) -> int:
+        if shared and self._batch_hint is not None:
+            return self._batch_hint
+        self.hints.append(size)
+        if shared:
+            self._batch_hint = len(self.hints) - 1
+        return len(self.hints) - 1
+
+    def opaque(self, step: OpaqueStep, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        import torch
+        from torch.utils._pytree import tree_unflatten
+
+        which = len(self.made)
+        if which >= len(self.calls) or self.calls[which][0].step is not step:
+            raise NotSplittable(f"the opaque step {step.__name__} is called only while tracing; call it in each step")
+        leaves, form = flat_arguments(args, named)
+        values: list[Any] = []
+        numbers: list[Any] = []
+        layout: list[tuple[str, Any]] = []
+        for one in leaves:
+            if isinstance(one, torch.Tensor | Unseen):
+                layout.append(("value", len(values)))
+                values.append(one._handle if isinstance(one, Unseen) else one)
+            elif isinstance(one, torch.SymInt | torch.SymFloat | torch.SymBool):
+                layout.append(("number", len(numbers)))
+                numbers.append(one)
+            elif isinstance(one, torch.nn.Module):
+                raise NotSplittable(f"the opaque step {step.__name__} is handed a module; weights stay with training")
+            else:
+                layout.append(("constant", one))
+        self.made.append((step, layout, form))
+        outputs = split_operators().opaque(values, self.given, numbers, which)
+        return tree_unflatten(outputs, self.calls[which][0].form)
+
+    def boundary(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        from torch import Tensor
+        from torch.utils._pytree import tree_map_only
+
+        self.boundaries += 1
+        return tree_map_only(Tensor, split_operators().boundary, values)  # type: ignore[no-any-return]
+
+    def shapes_of(self, which: int, hints: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
+        """Sizes and type of each tensor that opaque call WHICH gives; HINTS as they are traced."""
+        dtypes = self.calls[which][0].dtypes
+        sizes = [
+            tuple(at if kind == "fixed" else hints[at].shape[0] for kind, at in dims) for dims in self.plans[which]
+        ]
+        return list(zip(sizes, dtypes, strict=True))
+
+    def fixed(self, which: int) -> list[list[int | None]]:
+        return [[at if kind == "fixed" else None for kind, at in dims] for dims in self.plans[which]]
+
+
+def exported(
+    call: Callable[[Any], Any],
+    like: Any,
+    structure: Any,
+    leaves: Sequence[Leaf],
+    values: Sequence[Any],
+    held: Held,
+    exporter: Exporter,
+    batch: int,
+    open_sizes: str,
+) -> Traced:
+    """The graph of CALL with a batch LIKE this, of which VALUES are the leaves. Raises whatever torch.export does."""
+    import torch
+    from torch.export import Dim
+    from torch.utils._pytree import tree_flatten
+
+    named = {f"m{at}": module for at, module in enumerate(held.modules.values())}
+    outputs: list[tuple[str, Any]] = []
+    forms: list[Any] = []
+    inputs = [at for at, leaf in enumerate(leaves) if leaf.kind != CONSTANT]
+
+    class Whole(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, *given: Any) -> Any:
+            exporter.given = list(given[len(inputs) :])
+            filled = list(values)
+            for at, one in zip(inputs, given, strict=False):
+                filled[at] = Unseen(leaves[at].path, one) if leaves[at].kind == THING else one
+            flat, form = tree_flatten(call(rebuilt(structure, like, filled)))
+            forms[:], outputs[:] = [form], []
+            dynamic = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool
+            kept = [one for one in flat if isinstance(one, dynamic)]
+            places = iter(range(len(kept)))
+            outputs.extend(("node", next(places)) if isinstance(one, dynamic) else ("constant", one) for one in flat)
+            return tuple(kept)
+
+    whole = Whole()
+    for name, module in named.items():
+        whole.add_module(name, module)
+    given = [_handle(values[at], leaves[at]) for at in inputs]
+    given += [torch.zeros(size, dtype=torch.uint8) for size in exporter.hints]
+    dims = [_open(one, batch, open_sizes) for one in given[: len(inputs)]]
+    dims += [{0: Dim.AUTO} for _ in exporter.hints]
+
+    def program_with(lines: Any) -> Any:
+        with (
+            warnings.catch_warnings(),
+            watched_by(exporter),
+            split_operators().followed_by(exporter),
+            _silence(),
+            lines,
+        ):
+            warnings.simplefilter("ignore")
+            exporter.made.clear()
+            return torch.export.export(whole, tuple(given), dynamic_shapes={"given": tuple(dims)}, strict=False)
+
+    try:
+        program = program_with(_lines())
+    except NotSplittable:
+        raise
+    except Exception:  # noqa: BLE001 - torch.cond, for one, cannot be traced while lines are watched
+        program = program_with(nullcontext())
+    traced = _flat(program, named, held, exporter, [leaves[at].kind for at in inputs])
+    traced.outputs, traced.output_form = list(outputs), forms[0]
+    return traced
+
+
+@contextmanager
+def _lines() -> Iterator[None]:
+    """Inside, every node that is traced gets the line of the user's code that made it."""
+    from torch.fx.traceback import annotate, preserve_node_meta
+    from torch.overrides import TorchFunctionMode
+
+    class Lines(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
+            del types
+            with annotate({"line": calling_place()}):
+                return function(*args, **(named or {}))
+
+    with preserve_node_meta(), Lines():
+        yield
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Inside, nothing is printed or logged: what torch.export says of a failure is told by whoever catches it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    nowhere = io.StringIO()
+    try:
+        with redirect_stdout(nowhere), redirect_stderr(nowhere):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _handle(value: Any, leaf: Leaf) -> Any:
+    import torch
+
+    if leaf.kind != THING:
+        return value
+    return torch.zeros(len(value) if isinstance(value, list | tuple) else 1, dtype=torch.uint8)
+
+
+def _open(value: Any, batch: int, open_sizes: str) -> dict[int, Any]:
+    """Which sizes of VALUE may change: the batch, and the lengths of whole numbers, which are texts or masks."""
+    from torch import bool as boolean
+    from torch import int32, int64
+    from torch.export import Dim
+
+    if open_sizes == "none" or value.dim() == 0:
+        return {}
+    every = range(value.dim()) if open_sizes == "all" else range(1)
+    opened = {at: Dim.AUTO for at in every if at > 0 or value.shape[0] == batch}
+    if open_sizes == "batch" and value.dtype in (int32, int64, boolean) and value.dim() == 2:
+        opened[1] = Dim.AUTO
+    return opened
+
+
+def _flat(program: Any, named: dict[str, Any], held: Held, exporter: Exporter, kinds: Sequence[str]) -> Traced:
+    from torch.export.graph_signature import InputKind
+
+    attributes: dict[str, Attribute] = {}
+    users: list[str] = []
+    roots = dict(zip(named, held.modules, strict=True))
+    for spec in program.graph_signature.input_specs:
+        at = spec.arg.name
+        if spec.kind == InputKind.USER_INPUT:
+            users.append(at)
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            attributes[at] = _state(spec.target, named, roots)
+        elif spec.kind == InputKind.CONSTANT_TENSOR:
+            attributes[at] = _constant(program.constants[spec.target], spec.target, named, roots)
+        else:
+            attributes[at] = Attribute(kind=OBJECT, value=program.constants.get(spec.target), name=spec.target)
+    flattener = Flattener(attributes, users, kinds, exporter)
+    graph = flattener.flattened(program.graph_module)
+    sizes = [
+        tuple(one if isinstance(one, int) else None for one in node.meta["val"].shape)
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in users[: len(kinds)]
+    ]
+    guards = [one for one in program._guards_code if not _names_a_hint(one, len(kinds), len(exporter.hints))]
+    return Traced(
+        tracer="torch.export",
+        graph=graph,
+        attributes=flattener.attributes,
+        output_form=None,
+        outputs=[],
+        sizes=sizes,
+        guards=guards + _equal_sizes(program, users[: len(kinds)]),
+    )
+
+
+def _state(target: str, named: dict[str, Any], roots: dict[str, str]) -> Attribute:
+    root, _, path = target.partition(".")
+    owner = operator.attrgetter(path.rpartition(".")[0])(named[root]) if "." in path else named[root]
+    value = getattr(owner, path.rpartition(".")[2])
+    return Attribute(kind=STATE, value=value, name=f"{roots[root]}.{path}".lstrip("."), owner=owner)
+
+
+def _constant(value: Any, target: str, named: dict[str, Any], roots: dict[str, str]) -> Attribute:
+    """A tensor that is neither parameter nor buffer; where it is an attribute of a module, it is called so."""
+    root, _, path = target.partition(".")
+    if root in named and path:
+        return Attribute(kind=CONSTANT, value=value, name=f"{roots[root]}.{path}".lstrip("."))
+    return Attribute(kind=CONSTANT, value=value, name=target)
+
+
+def _names_a_hint(guard: str, inputs: int, hints: int) -> bool:
+    return any(f"L['given'][{at}]" in guard for at in range(inputs, inputs + hints))
+
+
+def _equal_sizes(program: Any, users: Sequence[str]) -> list[str]:
+    """Conditions that torch.export leaves to the signature: sizes that are one and the same must be equal."""
+    first: dict[str, str] = {}
+    conditions = []
+    order = {name: at for at, name in enumerate(users)}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in order:
+            for dim, size in enumerate(node.meta["val"].shape):
+                if not isinstance(size, int):
+                    source = f"L['given'][{order[node.name]}].size()[{dim}]"
+                    known = first.setdefault(str(size), source)
+                    if known != source:
+                        conditions.append(f"{source} == {known}")
+    return conditions

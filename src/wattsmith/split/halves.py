@@ -1,0 +1,267 @@
+"""The two halves of a cut step: one that is sent to workers as a file, one that shares the user's weights."""
+
+import ast
+import io
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from wattsmith.split.contexts import all_left
+from wattsmith.split.graphfile import unpacked_graph
+from wattsmith.split.handing import CONSTANT, TENSOR, leaves_of
+from wattsmith.split.problems import BatchDoesNotFit, HalfNotRead, StateChanged, first_line
+from wattsmith.terms.errors import NotWritten
+
+KIND, VERSION = "wattsmith data half", 1
+_SAMPLE = 256  # numbers of a tensor that are looked at in every step, where it does not say itself that it changed
+
+
+def load(path: str | PathLike[str]) -> "SavedHalf":
+    """The data half in the file at PATH. Where it carries opaque steps, their code is loaded: know who wrote it."""
+    try:
+        written = Path(path).read_bytes()
+    except OSError as missing:
+        raise HalfNotRead(f"the data half {path} cannot be read: {missing}") from missing
+    return loads(written)
+
+
+def loads(written: bytes) -> "SavedHalf":
+    """The data half that is WRITTEN as in a file."""
+    import torch
+
+    try:
+        parts = torch.load(io.BytesIO(written), weights_only=True)
+        facts = json.loads(parts["facts"])
+    except Exception as broken:
+        raise HalfNotRead(f"this is no data half, or it is damaged: {first_line(broken)}") from broken
+    if facts.get("kind") != KIND or facts.get("version") != VERSION:
+        raise HalfNotRead(f"this is a {facts.get('kind')!r} of version {facts.get('version')}, not {KIND} {VERSION}")
+    return SavedHalf(written, facts, parts["tensors"], parts["pickled"])
+
+
+class SavedHalf:
+    """The data half: `half(batch, seed)` gives the tensors that cross. It can be pickled and saved."""
+
+    def __init__(self, written: bytes, facts: dict[str, Any], tensors: dict[str, Any], pickled: list[bytes]) -> None:
+        self._written, self._facts = written, facts
+        self._run = unpacked_graph(facts["nodes"], tensors, pickled)
+        self._guards = [_Condition(text, facts["leaves"]) for text in facts["guards"]]
+
+    def __call__(self, batch: Any, seed: int) -> tuple[Any, ...]:
+        return self.and_generator(batch, seed)[0]
+
+    def and_generator(self, batch: Any, seed: int) -> tuple[tuple[Any, ...], Any]:
+        """What crosses, and the state of torch's generator after the last number that was drawn."""
+        import torch
+
+        values = self.checked(batch)
+        inputs = [values[at] for at in self._facts["inputs"]]
+        inputs = [
+            one.clone() if at in self._facts["written"] else one
+            for at, one in zip(self._facts["inputs"], inputs, strict=True)
+        ]
+        with torch.no_grad(), _Seeded(seed, everything=self._facts["opaque"]), all_left():
+            return tuple(self._run(*inputs)), torch.get_rng_state()
+
+    def checked(self, batch: Any) -> list[Any]:
+        """The values in BATCH. Raises BatchDoesNotFit if it is not like the one that the step was cut with."""
+        values = list(leaves_of(self._facts["structure"], batch))
+        sizes: dict[str, int] = {}
+        for at, (leaf, value) in enumerate(zip(self._facts["leaves"], values, strict=True)):
+            if leaf["kind"] == TENSOR:
+                _check_tensor(leaf, value)
+                sizes |= {f"size_{at}_{dim}": int(size) for dim, size in enumerate(value.shape)}
+            elif leaf["kind"] == CONSTANT:
+                _check_constant(leaf, value)
+            elif hasattr(value, "__len__"):
+                sizes[f"size_{at}_0"] = len(value)
+        for guard in self._guards:
+            guard.check(sizes)
+        return values
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tensors that cross, in order."""
+        return tuple(self._facts["crossing"])
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Packages that must be there beside PyTorch."""
+        return tuple(self._facts["needs"])
+
+    def save(self, path: str | PathLike[str]) -> None:
+        try:
+            Path(path).write_bytes(self._written)
+        except OSError as refused:
+            raise NotWritten(f"the data half {path} cannot be written: {refused}") from refused
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "SavedHalf"], tuple[bytes]]:
+        return loads, (self._written,)
+
+
+def _check_tensor(leaf: dict[str, Any], value: Any) -> None:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        raise BatchDoesNotFit(f"{leaf['path']} is a {type(value).__name__}; the step was cut with a tensor there")
+    got, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+    fits = leaf["sizes"] is None or (
+        len(got) == len(leaf["sizes"])
+        and all(want in (None, have) for want, have in zip(leaf["sizes"], got, strict=True))
+    )
+    if not fits or dtype != leaf["dtype"]:
+        wanted = "×".join("any" if one is None else str(one) for one in leaf["sizes"] or ()) or "one number of"
+        raise BatchDoesNotFit(
+            f"{leaf['path']} is {'×'.join(map(str, got)) or 'one number of'} {dtype}; the step was cut for {wanted} "
+            f"{leaf['dtype']}. Cut it with such a batch, or with sizes='all' if sizes change from batch to batch."
+        )
+
+
+def _check_constant(leaf: dict[str, Any], value: Any) -> None:
+    if repr(value) != leaf["constant"]:
+        raise BatchDoesNotFit(
+            f"{leaf['path']} is {value!r}, and was {leaf['constant']} when the step was cut, which is frozen into it. "
+            "Give what changes as a tensor."
+        )
+
+
+class _Condition:
+    """What a trace took for granted of the sizes of a batch."""
+
+    def __init__(self, text: str, leaves: Sequence[dict[str, Any]]) -> None:
+        from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+        tree = ast.parse(text, mode="eval")
+        self._names = sorted({one.id for one in ast.walk(tree) if isinstance(one, ast.Name)})
+        self._functions = {name: SYMPY_INTERP[name] for name in self._names if name in SYMPY_INTERP}
+        if not all(isinstance(one, _HARMLESS) for one in ast.walk(tree)):
+            raise HalfNotRead(f"the condition {text!r} is more than arithmetic")
+        self._code = compile(tree, "<condition>", "eval")
+        self._told = text
+        for name in self._names:
+            if name.startswith("size_"):
+                _, leaf, dim = name.split("_")
+                self._told = self._told.replace(name, f"{leaves[int(leaf)]['path']}.shape[{dim}]")
+
+    def check(self, sizes: dict[str, int]) -> None:
+        if not eval(self._code, {"__builtins__": {}}, {**self._functions, **sizes}):
+            got = ", ".join(f"{sizes[name]}" for name in self._names if name in sizes)
+            raise BatchDoesNotFit(
+                f"the step was traced for batches where {self._told}, and got {got}: it goes another way for others. "
+                "Drop the last, smaller batch (drop_last=True), or write the step so that sizes do not decide."
+            )
+
+
+_HARMLESS = (
+    *(ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Constant, ast.Name, ast.Load, ast.Call),
+    *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.IfExp, ast.Tuple),
+)
+
+
+class _Seeded:
+    """Inside, random numbers come from one seed; afterwards every generator is as it was."""
+
+    def __init__(self, seed: int, everything: bool) -> None:
+        self._seed, self._everything = seed, everything
+
+    def __enter__(self) -> None:
+        import torch
+
+        self._torch = torch.get_rng_state()
+        torch.default_generator.manual_seed(self._seed)
+        if self._everything:
+            self._python = random.getstate()
+            random.seed(self._seed)
+            numpy = sys.modules.get("numpy.random")
+            self._numpy = None if numpy is None else (numpy, numpy.get_state())
+            if numpy is not None:
+                numpy.seed(self._seed % 2**32)
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        torch.set_rng_state(self._torch)
+        if self._everything:
+            random.setstate(self._python)
+            if self._numpy is not None:
+                self._numpy[0].set_state(self._numpy[1])
+
+
+@dataclass(slots=True)
+class Copied:
+    """A tensor of the user's that the data half has a copy of, as it was then."""
+
+    name: str
+    value: Callable[[], Any]
+    was: Any
+    version: int
+
+    def check(self) -> None:
+        import torch
+
+        now = self.value()
+        if now._version == self.version:
+            step = max(1, now.numel() // _SAMPLE)
+            same = torch.equal(now.detach().reshape(-1)[::step].cpu(), self.was.reshape(-1)[::step])
+        else:
+            same = now.shape == self.was.shape and torch.equal(now.detach().cpu(), self.was)
+        if not same:
+            raise StateChanged(
+                f"{self.name} has changed since the step was cut, and the data half works with what it was. If the "
+                "training loop changes it, give wattsmith.split that part as update=..., so that one real step can be "
+                "watched; otherwise cut again."
+            )
+        self.version = now._version
+
+
+class _Lazy:
+    """Defines the training half once PyTorch is needed."""
+
+    @cached_property
+    def kind(self) -> Any:
+        import torch
+
+        class TrainingHalf(torch.nn.Module):  # type: ignore[misc]
+            """What the step does after the cut: `half(*crossing)` gives what the step gives.
+
+            Parameters and buffers are those of the user's modules, under the same names.
+            """
+
+            def __init__(self, root: Any, run: Any, attributes: list[Callable[[], Any]], finish: Any, watch: Any):
+                super().__init__()
+                mine: dict[str, Any] = self.__dict__
+                if root is not None:
+                    for part in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+                        mine[part] = vars(root)[part]
+                    mine["training"] = root.training
+                mine.update(_run=run, _attributes=attributes, _finish=finish, _copied=watch[0], _modes=watch[1])
+
+            def forward(self, *crossing: Any) -> Any:
+                for one in self._copied:
+                    one.check()
+                for name, module, training in self._modes:
+                    if module.training != training:
+                        raise StateChanged(
+                            f"{name or 'the step'} was in {'training' if training else 'eval'} mode when the step was "
+                            "cut, and is not now. Set it back, or cut again; evaluate with the step itself."
+                        )
+                with all_left():
+                    return self._finish(self._run(*crossing, *(find() for find in self._attributes)))
+
+        return TrainingHalf
+
+
+_LAZY = _Lazy()
+
+
+def training_half(
+    root: Any, run: Any, attributes: list[Callable[[], Any]], finish: Any, copied: list[Copied], modes: list[Any]
+) -> Any:
+    """An nn.Module. ROOT: whose parameters and buffers it has. FINISH: puts outputs together as the step does."""
+    return _LAZY.kind(root, run, attributes, finish, (copied, modes))

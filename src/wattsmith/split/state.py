@@ -1,0 +1,262 @@
+"""What a step holds from one batch to the next: found, watched over one real step, and put back."""
+
+import functools
+import random
+import sys
+import types
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattsmith.split.marks import OpaqueStep
+from wattsmith.split.problems import is_of_the_machine
+
+_MODULE_INTERNALS = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
+_DEEP, _MANY = 6, 2000  # how far and how wide a step's own objects are searched
+
+
+@dataclass(slots=True)
+class Held:
+    """All that a step reaches and that lives longer than one call."""
+
+    modules: dict[str, Any] = field(default_factory=dict)  # "" is the step itself, if it is an nn.Module
+    loose: dict[str, Any] = field(default_factory=dict)  # tensors outside of modules' parameters and buffers
+    optimizers: list[Any] = field(default_factory=list)
+    generators: list[Any] = field(default_factory=list)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            _join(name, inner): one for name, module in self.modules.items() for inner, one in module.named_parameters()
+        }
+
+    def buffers(self) -> dict[str, Any]:
+        return {
+            _join(name, inner): one for name, module in self.modules.items() for inner, one in module.named_buffers()
+        }
+
+    def tensors(self) -> dict[str, Any]:
+        return {**self.loose, **self.buffers(), **self.parameters()}
+
+    def every_module(self) -> dict[str, Any]:
+        return {
+            _join(name, inner): one for name, module in self.modules.items() for inner, one in module.named_modules()
+        }
+
+
+def _join(first: str, second: str) -> str:
+    return f"{first}.{second}" if first and second else first or second
+
+
+def held_by(step: Callable[..., Any], *more: Callable[..., Any] | None) -> Held:
+    """What STEP and MORE functions reach: through attributes, closures, defaults and the globals that they name."""
+    held, seen = Held(), set[int]()
+    for thing in (step, *more):
+        if thing is not None:
+            _search(thing, "", held, seen, 0)
+    if len(held.modules) > 1:
+        _drop_inner(held)
+    return held
+
+
+def _drop_inner(held: Held) -> None:
+    """A module that is part of another one found is named by the other."""
+    inner = {id(one) for outer in held.modules.values() for one in outer.modules() if one is not outer}
+    for name in [name for name, module in held.modules.items() if id(module) in inner]:
+        del held.modules[name]
+
+
+def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> None:
+    import torch
+
+    if depth > _DEEP or len(seen) > _MANY or id(thing) in seen or isinstance(thing, OpaqueStep):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, torch.nn.Module):
+        held.modules[name if name not in held.modules else f"{name}_{len(held.modules)}"] = thing
+        for inner, module in thing.named_modules():
+            rest = {key: value for key, value in vars(module).items() if key not in _MODULE_INTERNALS}
+            for key, value in rest.items():
+                if _may_hold(value):
+                    _search(value, _join(name, _join(inner, key)), held, seen, depth + 1)
+    elif isinstance(thing, torch.Tensor):
+        held.loose.setdefault(name, thing)
+    elif isinstance(thing, torch.optim.Optimizer):
+        held.optimizers.append(thing)
+    elif isinstance(thing, torch.Generator):
+        held.generators.append(thing)
+    else:
+        for key, value in _inside(thing):
+            _search(
+                value, _join(name, key) if not isinstance(thing, types.FunctionType) else key, held, seen, depth + 1
+            )
+
+
+def _may_hold(value: Any) -> bool:
+    return not isinstance(value, bool | int | float | str | bytes | type(None) | type)
+
+
+def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
+    """What THING leads to, with names."""
+    if isinstance(thing, types.FunctionType):
+        yield from _of_function(thing)
+    elif isinstance(thing, types.MethodType):
+        yield from (("", thing.__self__), ("", thing.__func__))
+    elif isinstance(thing, functools.partial):
+        yield from (("", thing.func), ("", list(thing.args)), ("", dict(thing.keywords)))
+    elif isinstance(thing, dict):
+        yield from ((str(key), value) for key, value in list(thing.items())[:_MANY] if _may_hold(value))
+    elif isinstance(thing, list | tuple | set | frozenset):
+        yield from ((str(at), value) for at, value in enumerate(list(thing)[:_MANY]) if _may_hold(value))
+    elif not isinstance(thing, type | types.ModuleType) and hasattr(thing, "__dict__") and _is_the_users(type(thing)):
+        yield from ((key, value) for key, value in vars(thing).items() if _may_hold(value))
+
+
+def _is_the_users(kind: type) -> bool:
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return path is None or not is_of_the_machine(path)
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    if is_of_the_machine(function.__code__.co_filename):
+        return
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # a variable that is not set yet
+            continue
+    yield from enumerate_named(function.__defaults__ or (), "default")
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield name, value
+    named = set(_names_in(function.__code__))
+    for name in sorted(named & function.__globals__.keys()):
+        value = function.__globals__[name]
+        if isinstance(value, types.ModuleType):
+            if not is_of_the_machine(getattr(value, "__file__", None) or "<built in>"):
+                yield from ((inner, vars(value)[inner]) for inner in sorted(named & vars(value).keys()))
+        elif _may_hold(value):
+            yield name, value
+    if hasattr(function, "__wrapped__"):
+        yield "", function.__wrapped__
+
+
+def enumerate_named(values: tuple[Any, ...], name: str) -> Iterator[tuple[str, Any]]:
+    yield from ((f"{name}{at}", value) for at, value in enumerate(values))
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+@contextmanager
+def put_back(held: Held) -> Iterator[dict[str, str]]:
+    """Whatever happens inside, afterwards everything that HELD reaches is as it was, and so is all randomness.
+
+    Gives a dict that is filled at the end: the tensors that had changed inside, and how that was seen.
+    """
+    import torch
+
+    tensors = held.tensors()
+    versions = {name: one._version for name, one in tensors.items()}
+    values = {name: one.detach().clone() for name, one in tensors.items()}
+    grads = {name: one.grad for name, one in tensors.items() if one.is_leaf}
+    inner = [(module, _copied_attributes(module)) for module in held.every_module().values()]
+    optimizers = [(one, _copied_state(one)) for one in held.optimizers]
+    generators = [(one, one.get_state()) for one in held.generators]
+    changed: dict[str, str] = {}
+    for one in tensors.values():
+        if one.is_leaf:
+            one.grad = None
+    try:
+        with kept_randomness():
+            yield changed
+    finally:
+        for module, attributes in inner:
+            _restore_attributes(module, attributes)
+        with torch.no_grad():
+            for name, one in tensors.items():
+                if one._version != versions[name] or not _same(one, values[name]):
+                    changed[name] = "changed by one real step"
+                    if not _same(one, values[name]):
+                        one.data = values[name] if one.shape != values[name].shape else one.data
+                        one.data.copy_(values[name])
+        for name, grad in grads.items():
+            tensors[name].grad = grad
+        for optimizer, (state, groups) in optimizers:
+            optimizer.state = state
+            for group, settings in zip(optimizer.param_groups, groups, strict=True):
+                group.update(settings)
+        for generator, before in generators:
+            generator.set_state(before)
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(torch.equal(one, other)) or bool(
+        one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True)
+    )
+
+
+def _copied_attributes(module: Any) -> dict[str, Any]:
+    copied = dict(vars(module))
+    return copied | {key: copied[key].copy() for key in _MODULE_INTERNALS if key in copied}
+
+
+def _restore_attributes(module: Any, attributes: dict[str, Any]) -> None:
+    for key in set(vars(module)) - set(attributes):
+        del vars(module)[key]
+    for key, value in attributes.items():
+        if key in _MODULE_INTERNALS:
+            mine = vars(module)[key]
+            mine.clear()
+            mine.update(value)
+        else:
+            vars(module)[key] = value
+
+
+def _copied_state(optimizer: Any) -> tuple[Any, list[dict[str, Any]]]:
+    import torch
+
+    def copied(value: Any) -> Any:
+        return value.clone() if isinstance(value, torch.Tensor) else value
+
+    state = defaultdict(dict, {key: {k: copied(v) for k, v in one.items()} for key, one in optimizer.state.items()})
+    return state, [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+
+
+@contextmanager
+def kept_randomness() -> Iterator[None]:
+    """Afterwards the generators of Python, NumPy (where it is loaded) and PyTorch are as they were."""
+    import torch
+
+    python, cpu = random.getstate(), torch.get_rng_state()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    numpy = sys.modules.get("numpy.random")
+    array = None if numpy is None else numpy.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        if gpus is not None:
+            torch.cuda.set_rng_state_all(gpus)
+        if numpy is not None:
+            numpy.set_state(array)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy (where it is loaded) and PyTorch's generator of the CPU."""
+    import torch
+
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed(seed % 2**32)

@@ -1,0 +1,100 @@
+"""A step traced by torch.fx, which asks nothing of shapes or values: second choice, for what torch.export refuses."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wattsmith.split.handing import CONSTANT as CONSTANT_LEAF
+from wattsmith.split.handing import Leaf, rebuilt
+from wattsmith.split.problems import calling_place
+from wattsmith.split.state import Held
+from wattsmith.split.traced import CONSTANT, OBJECT, STATE, Attribute, Traced
+
+
+def symbolic(
+    call: Callable[[Any], Any], like: Any, structure: Any, leaves: Sequence[Leaf], values: Sequence[Any], held: Held
+) -> Traced:
+    """The graph of CALL with a batch LIKE this. Raises whatever torch.fx does."""
+    import torch
+    from torch.utils._pytree import tree_flatten
+
+    inputs = [at for at, leaf in enumerate(leaves) if leaf.kind != CONSTANT_LEAF]
+    names = {f"m{at}": name for at, name in enumerate(held.modules)}
+    outputs: list[tuple[str, Any]] = []
+    forms: list[Any] = []
+
+    class Whole(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, *given: Any) -> Any:
+            filled = list(values)
+            for at, one in zip(inputs, given, strict=True):
+                filled[at] = one
+            flat, form = tree_flatten(call(rebuilt(structure, like, filled)))
+            kept = [one for one in flat if isinstance(one, torch.fx.Proxy | torch.Tensor)]
+            places = iter(range(len(kept)))
+            forms[:] = [form]
+            outputs[:] = [
+                ("node", next(places)) if isinstance(one, torch.fx.Proxy | torch.Tensor) else ("constant", one)
+                for one in flat
+            ]
+            return tuple(kept)
+
+    class Tracer(torch.fx.Tracer):  # type: ignore[misc]
+        def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
+            del is_module, concrete_args
+            return root_fn, [
+                self.root,
+                *(self.create_proxy("placeholder", f"leaf_{at}", (), {}) for at in range(len(inputs))),
+            ]
+
+        def create_node(self, *args: Any, **named: Any) -> Any:
+            node = super().create_node(*args, **named)
+            node.meta.update(line=calling_place(), context=_context())
+            return node
+
+    whole = Whole()
+    for name, module in zip(names, held.modules.values(), strict=True):
+        whole.add_module(name, module)
+    tracer = Tracer()
+    graph = tracer.trace(whole)
+    attributes = {
+        str(node.target): _attribute(tracer.root, str(node.target), names)
+        for node in graph.nodes
+        if node.op in ("get_attr", "call_module")
+    }
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            node.meta["kind"] = leaves[inputs[int(node.target.removeprefix("leaf_"))]].kind
+    return Traced(
+        tracer="torch.fx",
+        graph=graph,
+        attributes=attributes,
+        output_form=forms[0],
+        outputs=list(outputs),
+        notes=["traced by torch.fx, since torch.export could not"],
+    )
+
+
+def _context() -> tuple[bool, tuple[Any, ...]]:
+    """Whether gradients are recorded here, and the autocasts."""
+    import torch
+
+    casts = tuple(
+        (device, torch.get_autocast_dtype(device), True, torch.is_autocast_cache_enabled())
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    )
+    return torch.is_grad_enabled(), casts
+
+
+def _attribute(root: Any, target: str, names: dict[str, str]) -> Attribute:
+    import torch
+
+    value = operator.attrgetter(target)(root)
+    first, _, path = target.partition(".")
+    called = f"{names[first]}.{path}".lstrip(".") if first in names else target
+    owner = operator.attrgetter(target.rpartition(".")[0])(root) if "." in target else root
+    if not isinstance(value, torch.Tensor):
+        return Attribute(kind=OBJECT, value=value, name=called, owner=owner)
+    last = target.rpartition(".")[2]
+    is_state = first in names and (last in owner._parameters or last in owner._buffers)
+    return Attribute(kind=STATE if is_state else CONSTANT, value=value, name=called, owner=owner)

@@ -1,0 +1,272 @@
+"""A step is watched, traced, cut where that is cheapest, and the halves are compared with the whole."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from wattsmith.split.assembling import assembled
+from wattsmith.split.checking import compared
+from wattsmith.split.cutting import cut_graphs
+from wattsmith.split.exporting import Exporter, exported
+from wattsmith.split.handing import THING, Leaf, batch_size, called_with, is_tensor, kind_of, sliced, structure_of
+from wattsmith.split.marks import Recorder, watched_by
+from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Prices, cheapest_cut
+from wattsmith.split.problems import WAYS_OUT, FrozenRandomness, NotSplittable, first_line, place_of
+from wattsmith.split.randomness import traced_twice
+from wattsmith.split.roles import roles_of
+from wattsmith.split.running import seen_in_run
+from wattsmith.split.state import Held, held_by, kept_randomness, put_back, seed_everything
+from wattsmith.split.telling import cut_told
+from wattsmith.split.traced import Traced
+from wattsmith.terms.cut import Crossing, Cut
+from wattsmith.terms.errors import BadInput, ExtraNeeded
+from wattsmith.terms.feed import DataHalf
+
+SIZES = ("batch", "all", "none")
+_SEED = 40_961  # of the runs that are compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A step in two halves. `data` goes to workers, `train` stays with the weights; called, it does both here."""
+
+    data: DataHalf
+    train: Any  # an nn.Module: train(*crossing) gives what the step gives
+    cut: Cut
+
+    def __call__(self, batch: Any, seed: int) -> Any:
+        return self.train(*self.data(batch, seed))
+
+    @property
+    def crossing(self) -> tuple[Crossing, ...]:
+        return self.cut.crossing
+
+    def report(self) -> Cut:
+        """What runs where, what crosses, and why."""
+        return self.cut
+
+
+@dataclass(slots=True)
+class Watched:
+    """A step and what was seen of it in real runs."""
+
+    call: Callable[[Any], Any]
+    example: Any
+    structure: Any
+    leaves: list[Leaf]
+    values: list[Any]
+    batch: int
+    held: Held
+    changed: dict[str, str]
+    recorders: dict[int, Recorder]  # by number of samples
+    outputs: dict[int, list[Any]]  # by number of samples: what the step gave, with all generators at _SEED
+
+
+def split(
+    step: Callable[..., Any],
+    example: Any,
+    *,
+    update: Callable[[], Any] | None = None,
+    frozen: bool = False,
+    strict: bool = False,
+    prices: Prices | None = None,
+    sizes: str = "batch",
+    check: bool = True,
+) -> Split:
+    """Cut STEP in two. EXAMPLE: a batch as the loader gives it, on the CPU.
+
+    UPDATE: what the training loop does after backward, such as the optimiser and an average of weights; it is run once
+    and undone, to see what it changes. FROZEN: weights that are not trained may go to the data side. STRICT: what
+    differs between kinds of CPUs stays with the trainer, where that is possible. SIZES that may change from batch to
+    batch: "batch" (and the lengths of texts), "all" or "none". CHECK: compare the halves with the step on the example.
+    """
+    _need_torch()
+    _check_arguments(step, example, sizes)
+    watched = _watch(step, example, update)
+    traced, tracer_notes = _traced(watched, sizes)
+    roles = roles_of(traced, watched.changed, frozen)
+    inputs = [value for value, leaf in zip(watched.values, watched.leaves, strict=True) if leaf.kind != "constant"]
+    with kept_randomness():
+        seed_everything(_SEED)
+        seen = seen_in_run(traced, roles, inputs)
+    chosen = cheapest_cut(traced, roles, seen, prices or _usual_prices(watched.held), strict)
+    graphs = cut_graphs(traced, roles, chosen.data, seen)
+    data, train, packed = assembled(traced, roles, graphs, watched)
+    cut = cut_told(traced, roles, chosen, graphs, seen, watched, data, packed, tracer_notes)
+    made = Split(data=data, train=train, cut=cut)
+    return compared(made, traced, roles, chosen.data, watched, _SEED) if check else made
+
+
+def _need_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as missing:
+        raise ExtraNeeded("a step is cut with PyTorch: pip install 'wattsmith[split]'") from missing
+
+
+def _check_arguments(step: Any, example: Any, sizes: str) -> None:
+    if isinstance(step, type) or not callable(step):
+        what = f"the class {step.__name__}" if isinstance(step, type) else f"a {type(step).__name__}"
+        raise NotSplittable(f"a step is a function or an nn.Module that takes a batch, got {what}")
+    if sizes not in SIZES:
+        raise BadInput(f"sizes must be one of {', '.join(SIZES)}, got {sizes!r}")
+    if example is None:
+        raise NotSplittable("an example batch is needed, as the loader gives it")
+
+
+def _usual_prices(held: Held) -> Prices:
+    import torch
+
+    on_device = any(one.device.type != "cpu" for one in held.parameters().values())
+    return GPU_TRAINER if on_device or torch.cuda.is_available() else CPU_TRAINER
+
+
+def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | None) -> Watched:
+    """Run the step for real, with all samples and with few, and put everything back."""
+    held = held_by(step, update)
+    structure, found = structure_of(example)
+    for path, value in found:
+        if is_tensor(value) and value.device.type != "cpu":
+            raise NotSplittable(
+                f"{path} is on {value.device}. Give the batch as the loader makes it, on the CPU, and move it to the "
+                "device inside the step."
+            )
+    if not any(kind_of(value) != "constant" for _, value in found):
+        raise NotSplittable("the example holds neither a tensor nor anything else that changes from batch to batch")
+    leaves = [_leaf(path, value) for path, value in found]
+    watched = Watched(
+        call=called_with(step, example),
+        example=example,
+        structure=structure,
+        leaves=leaves,
+        values=[value for _, value in found],
+        batch=batch_size(found),
+        held=held,
+        changed={},
+        recorders={},
+        outputs={},
+    )
+    if watched.batch == 0:
+        raise NotSplittable("the example batch holds no samples")
+    _run(watched, watched.batch, update)
+    for samples in {2, 1, max(1, watched.batch - 1)} - {watched.batch}:
+        if samples < watched.batch:
+            _run(watched, samples, None)
+    return watched
+
+
+def _leaf(path: str, value: Any) -> Leaf:
+    kind = kind_of(value)
+    if kind == "tensor":
+        dtype = str(value.dtype).removeprefix("torch.")
+        return Leaf(kind=kind, path=path, shape=tuple(value.shape), dtype=dtype)
+    return Leaf(kind=kind, path=path, constant=repr(value) if kind != THING else None)
+
+
+def _run(watched: Watched, samples: int, update: Callable[[], Any] | None) -> None:
+    """One real step with that many SAMPLES, and backward and UPDATE after it when all of them are there."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    whole = samples == watched.batch
+    batch = sliced(watched.structure, watched.example, watched.batch, samples)
+    recorder = Recorder()
+    with put_back(watched.held) as changed:
+        seed_everything(_SEED)
+        try:
+            with watched_by(recorder):
+                given = watched.call(batch)
+            _refuse_training_inside(watched.held)
+            outputs = [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
+        except Exception as failed:
+            if not whole:
+                return
+            if isinstance(failed, NotSplittable):
+                raise
+            at = f" at {place}" if (place := place_of(failed)) else ""
+            raise NotSplittable(
+                f"the step fails with the example{at}: {type(failed).__name__}: {first_line(failed)}"
+            ) from failed
+        if whole:
+            loss = [one for one in tree_leaves(given) if is_tensor(one) and one.requires_grad and one.numel() == 1]
+            if loss:
+                torch.autograd.backward(loss[0])
+            if update is not None:
+                _run_update(update)
+    if whole:
+        watched.changed = dict(changed)
+    watched.recorders[samples], watched.outputs[samples] = recorder, outputs
+
+
+def _refuse_training_inside(held: Held) -> None:
+    learned = [name for name, one in held.tensors().items() if one.is_leaf and one.grad is not None]
+    if learned:
+        raise NotSplittable(
+            f"the step calls backward itself (it made a gradient of {learned[0]}), which is not traced. Return the "
+            "loss, and call backward and the optimiser outside of the step."
+        )
+
+
+def _run_update(update: Callable[[], Any]) -> None:
+    try:
+        update()
+    except Exception as failed:
+        at = f" at {place}" if (place := place_of(failed)) else ""
+        raise NotSplittable(f"update fails{at}: {type(failed).__name__}: {first_line(failed)}") from failed
+
+
+def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str]]:
+    from wattsmith.split.symbolic import symbolic
+
+    common = (watched.call, watched.example, watched.structure, watched.leaves, watched.values, watched.held)
+
+    def by_export() -> Traced:
+        return exported(*common, _exporter(watched), watched.batch, sizes)
+
+    def by_fx() -> Traced:
+        return symbolic(*common)
+
+    try:
+        return traced_twice(by_export, watched.held), []
+    except NotSplittable:
+        raise
+    except Exception as refused:  # noqa: BLE001 - torch.export raises anything; what it says is told below
+        if (ours := _ours_in(refused)) is not None:
+            raise ours from None
+        first = refused
+    try:
+        return traced_twice(by_fx, watched.held), [f"torch.export said: {first_line(first)}"]
+    except FrozenRandomness:
+        raise
+    except Exception as second:  # noqa: BLE001 - the same of torch.fx
+        raise _untraceable(first, second) from first
+
+
+def _exporter(watched: Watched) -> Exporter:
+    few = min(watched.recorders, key=lambda samples: abs(samples - 2))
+    whole = watched.recorders[watched.batch]
+    return Exporter(whole.calls, watched.recorders[few].calls, (watched.batch, few))
+
+
+def _ours_in(failed: BaseException | None) -> NotSplittable | None:
+    while failed is not None:
+        if isinstance(failed, NotSplittable):
+            return failed
+        failed = failed.__cause__ or failed.__context__
+    return None
+
+
+def _untraceable(first: BaseException, second: BaseException) -> NotSplittable:
+    at = f" at {place}" if (place := place_of(first) or place_of(second)) else ""
+    return NotSplittable(
+        f"the step cannot be traced{at}. torch.export: {_reason(first)}; torch.fx: {_reason(second)}. {WAYS_OUT}."
+    )
+
+
+def _reason(failed: BaseException) -> str:
+    text = str(failed)
+    if "data-dependent" in text or "symbolically traced variables cannot be used as inputs to control flow" in text:
+        return "it decides by the value of a tensor (torch.cond and torch.where can be traced)"
+    if "backward" in text or ("grad" in text and "requires" in text):
+        return f"{first_line(failed)} (return the loss, and call backward outside of the step)"
+    return first_line(failed)
