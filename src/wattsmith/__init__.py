@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wattsmith.flows.choosing import Choice, choose
     from wattsmith.flows.estimating import estimate
+    from wattsmith.flows.feeding import Feeder
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
     from wattsmith.flows.recording import record
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Choice",
+    "Feeder",
     "WattsmithError",
     "Window",
     "begin",
@@ -40,6 +42,7 @@ __all__ = [
 # Loaded when first used, so that the import itself costs next to nothing.
 _HOMES = {
     "Choice": ("wattsmith.flows.choosing", "Choice"),
+    "Feeder": ("wattsmith.flows.feeding", "Feeder"),
     "Window": ("wattsmith.terms.energy", "Window"),
     "WattsmithError": ("wattsmith.terms.errors", "WattsmithError"),
     "begin": ("wattsmith.flows.measuring", "begin"),

@@ -1,0 +1,133 @@
+"""The worker processes of this machine: started, watched, replaced, sent home."""
+
+import itertools
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattsmith.feed.link import TrainerEnd, pair
+from wattsmith.feed.making import Recipe
+from wattsmith.feed.slots import Room
+from wattsmith.feed.worker import Post, run_worker
+
+LEAVE_S = 5.0  # how long a worker may take to finish what it is doing when all is over
+
+
+@dataclass(eq=False, slots=True)
+class Hand:
+    """One worker, as the trainer sees it. SEAT is its number for the user; `key` is never used again."""
+
+    key: int
+    seat: int
+    process: Any
+    link: TrainerEnd
+    descriptor: int  # of the process: readable once it has ended
+    ready: bool = False  # has answered to the beginning of an epoch
+    leaving: bool = False  # gets no further task
+    late: bool = False  # has overrun a lease; what it still sends counts only if nobody was faster
+    shards: set[int] = field(default_factory=set)
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
+
+
+class Crew:
+    """Starts workers and knows who is there."""
+
+    def __init__(self, recipe: Recipe, room: Room, context: Any) -> None:
+        self._recipe = recipe
+        self._room = room
+        self._context = context
+        self._keys = itertools.count(1)
+        self._poll = select.poll()
+        self._by_descriptor: dict[int, Hand] = {}
+        self.hands: list[Hand] = []
+        self.owner = os.getpid()
+
+    def start(self, seat: int, seats: int, base_seed: int) -> Hand:
+        """A new worker. It has to be told that an epoch begins before it can work."""
+        ours, theirs = pair()
+        # Workers die with this process; but the kernel watches the thread that started them, which must not end first.
+        main = threading.current_thread() is threading.main_thread()
+        trainer = os.getpid() if main and self._context.get_start_method() != "forkserver" else None
+        key = next(self._keys)
+        process = self._context.Process(
+            target=run_worker, args=(theirs, self._recipe, Post(key, seat, seats, base_seed, trainer)), daemon=True
+        )
+        try:
+            process.start()
+        finally:
+            theirs.close()
+        self._room.send(ours.socket)
+        hand = Hand(key, seat, process, ours, os.pidfd_open(process.pid))
+        self.hands.append(hand)
+        for descriptor in (hand.link.fileno(), hand.descriptor):
+            self._by_descriptor[descriptor] = hand
+            self._poll.register(descriptor, select.POLLIN)
+        return hand
+
+    def at_work(self) -> list[Hand]:
+        """Workers that may get tasks, by seat."""
+        return sorted((hand for hand in self.hands if not hand.leaving and not hand.late), key=lambda hand: hand.seat)
+
+    def wait(self, timeout_s: float | None) -> list[Hand]:
+        """Workers that have sent something or have ended; [] when none has for TIMEOUT_S."""
+        for hand in self.hands:
+            if hand.link.pending:
+                hand.link.flush()
+        if any(hand.link.pending for hand in self.hands):
+            timeout_s = 0.001 if timeout_s is None else min(timeout_s, 0.001)
+        events = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+        found = dict.fromkeys(self._by_descriptor[descriptor] for descriptor, _ in events)
+        return list(found)
+
+    def bury(self, hand: Hand) -> int | None:
+        """HAND is not to do anything any more; make sure of it. Gives its exit code, negative for a signal."""
+        self.hands.remove(hand)
+        for descriptor in (hand.link.fileno(), hand.descriptor):
+            self._poll.unregister(descriptor)
+            del self._by_descriptor[descriptor]
+        hand.process.kill()
+        hand.process.join(LEAVE_S)
+        code: int | None = hand.process.exitcode
+        hand.link.close()
+        os.close(hand.descriptor)
+        return code
+
+    def dismiss(self, tell: Any) -> None:
+        """Send everyone home. Who does not go within LEAVE_S is killed. TELL says stop to all of them at once."""
+        if os.getpid() != self.owner:
+            return  # a forked child has a copy of this, not of the workers
+        tell()
+        for hand in self.hands:
+            hand.link.close()
+            if hand.late:
+                hand.process.kill()
+        for hand in self.hands:
+            hand.process.join(LEAVE_S)
+            if hand.process.is_alive():
+                hand.process.kill()
+                hand.process.join(LEAVE_S)
+            os.close(hand.descriptor)
+        self.hands.clear()
+        self._by_descriptor.clear()
+
+    def __iter__(self) -> Iterator[Hand]:
+        return iter(list(self.hands))
+
+
+def why_ended(code: int | None) -> str:
+    """In words, what an exit code says."""
+    if code is None:
+        return "does not answer"
+    if code >= 0:
+        return f"left with exit code {code}"
+    known = {int(one): one.name for one in signal.Signals}
+    name = known.get(-code, f"signal {-code}")
+    hint = {"SIGKILL": " (often: the machine ran out of memory)", "SIGBUS": " (often: no memory left for slots)"}
+    return f"was ended by {name}{hint.get(name, '')}"

@@ -1,0 +1,45 @@
+"""Changes the number of workers while an epoch runs, from what was measured in the last few seconds."""
+
+import os
+import time
+
+from wattsmith.feed.demand import Bounds, Demand, Seen
+from wattsmith.feed.engine import Engine
+from wattsmith.feed.reporting import Counts
+
+PERIOD_S = 5.0
+FIRST_PERIOD_S = 1.0  # the first guess is the worst one
+
+
+class Elastic:
+    """Looks at the counts after each batch, and decides once in a period."""
+
+    def __init__(self, most: int | None = None) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self.most = most or cores
+        self.first = max(1, min(self.most, cores // 2))
+        self._demand = Demand(Bounds(most=self.most))
+        self._since: tuple[float, float, int, float, int, float] | None = None
+        self._period_s = FIRST_PERIOD_S
+
+    def tick(self, engine: Engine, counts: Counts) -> None:
+        now_s = time.perf_counter()
+        here = (now_s, counts.waiting_s, counts.batches, counts.made_s, counts.made, counts.blocked_s)
+        if self._since is None:
+            self._since = here
+            return
+        if now_s - self._since[0] < self._period_s:
+            return
+        wall_s, waiting_s, batches, made_s, made, blocked_s = (a - b for a, b in zip(here, self._since, strict=True))
+        self._since, self._period_s = here, PERIOD_S
+        workers, starting = len(engine.workers) - engine.starting, engine.starting
+        seen = Seen(
+            busy_s=max(0.0, wall_s - waiting_s) / batches if batches else None,
+            waiting=min(1.0, max(0.0, waiting_s / wall_s)),
+            occupied_s=made_s / made if made else None,
+            blocked=min(1.0, blocked_s / (made_s + blocked_s)) if made_s + blocked_s > 0 else 0.0,
+            filled=engine.filled,
+        )
+        wanted = self._demand.decide(seen, workers, starting)
+        if wanted != workers + starting:
+            engine.resize(wanted)

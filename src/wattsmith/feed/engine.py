@@ -1,0 +1,460 @@
+"""Runs an epoch over worker processes: gives tasks out, takes batches in, and sees that each is delivered once.
+
+All of it happens inside the trainer's call for the next batch. Between two calls workers have their tasks, and
+nothing here takes time from the trainer.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from wattsmith.feed.crew import Crew, Hand, why_ended
+from wattsmith.feed.ledger import VOID, Deaths, Item, Lease, Ledger
+from wattsmith.feed.link import Gone
+from wattsmith.feed.making import Recipe
+from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Stop, Task
+from wattsmith.feed.packing import room_for, unpack
+from wattsmith.feed.pinning import Pinner
+from wattsmith.feed.progress import Progress
+from wattsmith.feed.reporting import Counts
+from wattsmith.feed.seeding import epoch_seed
+from wattsmith.feed.slots import Notes, Slot, Slots
+from wattsmith.feed.source import Rotation, Source
+from wattsmith.feed.worker import INLINE_BYTES
+
+LOOK_S = 1.0  # how often a waiting trainer looks whether a worker is late
+LATE_S = 30.0  # nobody is late before this
+LATE_TIMES = 20  # nor before so many times the longest batch so far
+SETTLED = 20  # batches that were seen before anyone is called late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a Feeder asks of its workers."""
+
+    prefetch: int = 2  # tasks that a worker has at a time
+    in_order: bool = True
+    timeout_s: float = 0  # 0: wait for as long as it takes
+    lease_s: float | None = None  # when a worker is late; None: judged by how long others took
+    snapshot_every: int = 1  # batches of a worker between two states of the dataset; 0: only at the beginning
+    copy_out: bool = False  # whether users get memory of their own instead of views of slots
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A batch that is there. Its bytes are in the slot, or in PAYLOAD."""
+
+    made: Made
+    seat: int
+    slot: Slot | None
+    payload: bytearray | None
+    pinned: "Future[Any] | None" = None  # the batch itself, where it is copied for an accelerator
+
+
+class Engine:
+    """The workers of one Feeder, and the epoch they are in."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        terms: Terms,
+        slots: Slots,
+        counts: Counts,
+        context: Any,
+        *,
+        seats: int,
+        fixed: bool,
+        pinner: Pinner | None = None,
+    ) -> None:
+        self._terms = terms
+        self._slots = slots
+        self._notes = Notes(slots.room)
+        self._counts = counts
+        self._crew = Crew(recipe, slots.room, context)
+        self._iterable = recipe.iterable
+        self._seats = seats
+        self._fixed = fixed  # whether the number of workers stays, so that batches have a seat each
+        self._serials = itertools.count(1)
+        self._deaths = Deaths()
+        self._slot_of: dict[int, Slot] = {}  # by serial: slots in the hands of workers
+        self._starving: list[tuple[Hand, Need]] = []
+        self._likely_bytes = 0  # what the next batch will probably take
+        self._longest_s = 0.0
+        self._seen = 0
+        self._error: Any = None
+        self.pinner = pinner
+        self.closed = False
+
+    # An epoch
+
+    def begin(self, progress: Progress, source: Source, shared_seed: int | None) -> None:
+        """Start the epoch of PROGRESS. Returns when all workers are ready; raises what stops one of them."""
+        self._progress = progress
+        self._source = source
+        self._shared_seed = shared_seed
+        self._ledger = Ledger(in_order=self._terms.in_order, first=0 if self._iterable else progress.delivered)
+        self._delivered_before = frozenset(progress.ahead)
+        self._error = None
+        self._starving.clear()
+        alone = self._fixed and len(progress.shards) <= self._seats
+        for hand in self._crew:
+            hand.ready = False
+            hand.shards.clear()
+        self._alone = alone
+        for seat in range(self._seats):
+            if not any(hand.seat == seat for hand in self._crew.at_work()):
+                self._crew.start(seat, self._seats, epoch_seed(progress.seed, progress.epoch))
+        hands = self._crew.at_work()
+        for number in range(len(progress.shards)):
+            if not progress.shards[number].ended:
+                hands[number % len(hands)].shards.add(number)
+        for hand in hands:
+            self._tell_begin(hand)
+        self._dispatch()
+        self._until(lambda: all(hand.ready for hand in self._crew.at_work()))
+
+    def next(self) -> tuple[Item, Arrived]:
+        """The next batch. Raises StopIteration at the end of the epoch, and whatever the user's code raised."""
+        while True:
+            delivered = self._ledger.deliver()
+            if delivered is None:
+                self._dispatch()
+                if self._source.exhausted and not len(self._ledger):
+                    raise StopIteration
+                self._until(lambda: self._error is not None or self._next_is_there())
+                continue
+            item, arrived = delivered
+            if arrived is VOID:
+                continue
+            if isinstance(arrived, Ended):
+                self._progress.note_end(arrived.shard, arrived.snapshot)
+                continue
+            if isinstance(arrived, Failed):
+                self._progress.note(item, None, None)
+                self._dispatch()
+                arrived.error.reraise()
+            self._progress.note(item, arrived.made.snapshot, arrived.seat)
+            self._dispatch()
+            return item, arrived
+
+    def open(self, arrived: Arrived) -> Any:
+        """The batch itself; its tensors are views of the slot, which stays theirs until they are gone."""
+        return self._unpacked(arrived) if arrived.pinned is None else arrived.pinned.result()
+
+    def _unpacked(self, arrived: Arrived) -> Any:
+        made = arrived.made
+        if arrived.slot is None:
+            return unpack(made.skeleton, made.sizes, arrived.payload)
+        if not self._terms.copy_out and self._slots.may_hold(arrived.slot):
+            return unpack(made.skeleton, made.sizes, self._slots.hold(arrived.slot))
+        self._move_out(arrived)
+        return unpack(made.skeleton, made.sizes, arrived.payload)
+
+    # Workers come and go
+
+    def resize(self, seats: int) -> None:
+        """So many workers from now on. Those that are too many finish what they have."""
+        self._seats = seats
+        hands = self._crew.at_work()
+        for seat in sorted(set(range(seats)) - {hand.seat for hand in hands}):
+            hand = self._crew.start(seat, seats, epoch_seed(self._progress.seed, self._progress.epoch))
+            self._tell_begin(hand)
+        for hand in hands:
+            if hand.seat >= seats:
+                hand.leaving = True
+                self._hand_on(hand)
+        self._send_home()
+        self._dispatch()
+
+    @property
+    def workers(self) -> list[Any]:
+        """The processes at work, by seat."""
+        return [hand.process for hand in self._crew.at_work()]
+
+    @property
+    def starting(self) -> int:
+        return sum(1 for hand in self._crew.at_work() if not hand.ready)
+
+    @property
+    def filled(self) -> float:
+        """The share of the window that holds finished batches."""
+        return min(1.0, self._ledger.arrived / max(1, self._window()))
+
+    def close(self) -> None:
+        """Everyone goes home. Views that the user still has stay what they are."""
+        if not self.closed:
+            self.closed = True
+            self._crew.dismiss(self._notes.stop)
+            if self.pinner is not None:
+                self.pinner.close()
+
+    # Giving out
+
+    def _window(self) -> int:
+        return max(1, self._terms.prefetch) * max(1, self._seats)
+
+    def _dispatch(self) -> None:
+        hands = self._crew.at_work()
+        while (item := self._draw()) is not None:
+            if item.number in self._delivered_before and not self._iterable:
+                self._ledger.skip(item.number)
+            else:
+                self._ledger.draw(item._replace(home=self._home(item, hands)))
+        most = max(1, self._terms.prefetch)
+        given = True
+        while given:
+            given = False
+            for hand in hands:
+                if len(self._ledger.leases_of(hand.key)) < most:
+                    given = self._give(hand) or given
+
+    def _draw(self) -> Item | None:
+        """A further batch, as long as there are not enough of them on their way."""
+        if self._iterable and not self._terms.in_order:
+            # What is late in one shard must not keep others waiting.
+            most = max(1, self._terms.prefetch)
+            shards = range(len(self._progress.shards))
+            return self._source.draw({shard for shard in shards if self._ledger.open_in(shard) >= most})
+        return self._source.draw() if len(self._ledger) < self._window() and not self._source.exhausted else None
+
+    def _home(self, item: Item, hands: list[Hand]) -> int | None:
+        if self._iterable:
+            return next((hand.seat for hand in hands if item.shard in hand.shards), None)
+        if self._fixed and self._terms.in_order and hands:
+            return hands[item.number % len(hands)].seat
+        return None
+
+    def _give(self, hand: Hand) -> bool:
+        serial = next(self._serials)
+        lease = self._ledger.lease(hand.seat, hand.key, serial, time.monotonic())
+        if lease is None:
+            return False
+        item, slot = lease.item, None
+        if self._likely_bytes > INLINE_BYTES:
+            slot = self._slots.take(self._likely_bytes)
+            if slot is not None:
+                self._slot_of[serial] = slot
+        every = self._terms.snapshot_every
+        task = Task(
+            serial,
+            item.number,
+            lease.attempt,
+            item.indices,
+            item.shard,
+            item.ordinal,
+            every > 0 and (item.ordinal + 1 if self._iterable else item.number + 1) % every == 0,
+            None if slot is None else (slot.offset, slot.capacity_bytes),
+        )
+        hand.link.send(task)
+        return True
+
+    def _tell_begin(self, hand: Hand) -> None:
+        progress = self._progress
+        states = progress.states
+        state = (states.get(hand.seat % len(states)) or {}).get("dataset_state") if states else None
+        streams = tuple(progress.start_of(shard) for shard in sorted(hand.shards))
+        hand.link.send(
+            Begin(
+                progress.epoch,
+                progress.seed,
+                len(progress.shards) if progress.cut else 0,
+                streams,
+                self._alone,
+                state,
+                self._shared_seed,
+            )
+        )
+
+    # Taking in
+
+    def _next_is_there(self) -> bool:
+        return self._ledger.arrived > 0 and self._ledger.can_deliver()
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        """Take in what arrives until DONE. Raises RuntimeError when that takes longer than the user allows."""
+        began_s = time.monotonic()
+        while not done():
+            left_s = LOOK_S
+            if self._terms.timeout_s > 0:
+                left_s = min(LOOK_S, began_s + self._terms.timeout_s - time.monotonic())
+                if left_s <= 0:
+                    raise RuntimeError(f"DataLoader timed out after {self._terms.timeout_s} seconds")
+            for hand in self._crew.wait(max(0.0, self._soon(left_s))):
+                self._read(hand)
+            if self._error is not None:
+                error, self._error = self._error, None
+                error.reraise()
+            self._feed_starving()
+            self._retire_late()
+
+    def _soon(self, left_s: float) -> float:
+        """Where a worker waits for memory that only the user can give back, look more often."""
+        return min(left_s, 0.01) if self._starving else left_s
+
+    def _read(self, hand: Hand) -> None:
+        try:
+            while (received := hand.link.receive()) is not None:
+                self._take(hand, *received)
+        except Gone:
+            self._lose(hand)
+
+    def _take(self, hand: Hand, news: Any, payload: bytearray | None) -> None:
+        if isinstance(news, Made):
+            self._take_batch(hand, news, payload)
+        elif isinstance(news, Need):
+            self._starving.append((hand, news))
+            self._likely_bytes = max(self._likely_bytes, news.size_bytes)
+            self._feed_starving()
+        elif isinstance(news, Begun):
+            if news.epoch == self._progress.epoch:
+                hand.ready = True
+                self._deaths.ready()
+                self._error = self._error or news.error
+                for number, snapshot in news.snapshots.items():
+                    self._progress.note_begin(number, snapshot)
+        elif isinstance(news, Ended | Failed):
+            self._free(news.serial)
+            self._ledger.commit(news.serial, news)
+            if isinstance(news, Ended) and isinstance(self._source, Rotation) and news.epoch == self._progress.epoch:
+                self._source.end(news.shard)
+        if hand.leaving or hand.late:
+            self._send_home()
+
+    def _take_batch(self, hand: Hand, made: Made, payload: bytearray | None) -> None:
+        slot = self._slot_of.pop(made.serial, None)
+        if not made.in_slot and slot is not None:
+            self._slots.give_back(slot)
+            slot = None
+        size_bytes = room_for(made.sizes)
+        if size_bytes > INLINE_BYTES:
+            self._likely_bytes = max(self._likely_bytes, size_bytes)
+        arrived = Arrived(made, hand.seat, slot, payload)
+        if not self._ledger.commit(made.serial, arrived):
+            self._counts.dropped += 1
+            if slot is not None:
+                self._slots.give_back(slot)
+            return
+        self._longest_s = max(self._longest_s, made.made_s)
+        self._seen += 1
+        self._counts.add_made(made.made_s, made.blocked_s, size_bytes)
+        if self.pinner is not None:
+            arrived.pinned = self.pinner.submit(self._unpacked(arrived))
+
+    def _free(self, serial: int) -> None:
+        slot = self._slot_of.pop(serial, None)
+        if slot is not None:
+            self._slots.give_back(slot)
+
+    def _feed_starving(self) -> None:
+        """Give room to workers that hold a finished batch and have none."""
+        waiting, self._starving = self._starving, []
+        for hand, need in waiting:
+            if hand not in self._crew.hands:
+                continue
+            self._free(need.serial)
+            slot = self._slots.take(need.size_bytes)
+            if slot is None and self._make_room():
+                slot = self._slots.take(need.size_bytes)
+            if slot is None:
+                self._starving.append((hand, need))
+            else:
+                self._slot_of[need.serial] = slot
+                hand.link.send(Grant((slot.offset, slot.capacity_bytes)))
+
+    def _make_room(self) -> bool:
+        """Copy a batch that waits for its turn out of its slot, so that one before it can be written."""
+        for _, arrived in self._ledger.committed():
+            if isinstance(arrived, Arrived) and arrived.slot is not None and arrived.pinned is None:
+                self._move_out(arrived)
+                return True
+        return False
+
+    def _move_out(self, arrived: Arrived) -> None:
+        assert arrived.slot is not None
+        size_bytes = room_for(arrived.made.sizes)
+        arrived.payload = bytearray(self._slots.room.view(arrived.slot.offset, size_bytes))
+        self._slots.give_back(arrived.slot)
+        arrived.slot = None
+
+    # Losses
+
+    def _lose(self, hand: Hand) -> None:
+        """HAND has died: its batches go to others, and another takes its seat."""
+        begun = self._notes.begun(hand.key)
+        code = self._crew.bury(hand)
+        self._notes.begin(hand.key, 0)
+        before = self._ledger.redone
+        lost = self._ledger.take_back(hand.key)
+        self._counts.redone += self._ledger.redone - before
+        for serial in [lease.serial for lease in lost]:
+            self._free(serial)
+        self._starving = [(other, need) for other, need in self._starving if other is not hand]
+        if hand.late or (hand.leaving and not lost):
+            return
+        self._counts.lost += 1
+        self._blame(hand, begun, lost, code)
+        if hand.leaving:
+            return
+        fresh = self._crew.start(hand.seat, self._seats, epoch_seed(self._progress.seed, self._progress.epoch))
+        fresh.shards |= hand.shards
+        self._tell_begin(fresh)
+        self._dispatch()
+
+    def _blame(self, hand: Hand, begun: int, lost: list[Lease], code: int | None) -> None:
+        if not hand.ready and not begun:
+            self._deaths.at_start()
+            if self._deaths.hopeless():
+                raise RuntimeError(
+                    f"DataLoader worker (pid(s) {hand.pid}) exited unexpectedly: workers {why_ended(code)} "
+                    f"before they were ready, {self._deaths.starts} times in a row"
+                )
+            return
+        culprit = next((lease.item for lease in lost if lease.serial == begun), None)
+        self._deaths.at_batch(None if culprit is None else culprit.number, hand.pid)
+        pids = None if culprit is None else self._deaths.guilty(culprit.number)
+        if culprit is not None and pids is not None:
+            what = f"samples {culprit.indices!r:.200}"
+            if self._iterable:
+                what = f"batch {culprit.ordinal} of shard {culprit.shard}"
+            raise RuntimeError(
+                f"DataLoader worker (pid(s) {', '.join(map(str, pids))}) exited unexpectedly: each of them "
+                f"{why_ended(code)} while it made batch {culprit.number} of epoch {self._progress.epoch} ({what}). "
+                "Look at those samples, or leave them out."
+            )
+
+    def _retire_late(self) -> None:
+        limit_s = self._terms.lease_s
+        if limit_s is None:
+            if self._seen < SETTLED:
+                return
+            limit_s = max(LATE_S, LATE_TIMES * self._longest_s)
+        late = {lease.worker for lease in self._ledger.overdue(time.monotonic() - limit_s)}
+        for hand in self._crew.at_work():
+            if hand.key in late and hand.ready:
+                hand.late = True
+                before = self._ledger.redone
+                self._ledger.doubt(hand.key)
+                self._counts.redone += self._ledger.redone - before
+                fresh = self._crew.start(hand.seat, self._seats, epoch_seed(self._progress.seed, self._progress.epoch))
+                fresh.shards |= hand.shards
+                self._counts.late += 1
+                self._tell_begin(fresh)
+                self._dispatch()
+
+    def _hand_on(self, hand: Hand) -> None:
+        """The shards of HAND, who is leaving, go to others."""
+        others = self._crew.at_work()
+        for turn, shard in enumerate(sorted(hand.shards)):
+            heir = others[turn % len(others)]
+            heir.shards.add(shard)
+            heir.link.send(Adopt(self._progress.start_of(shard)))
+            self._ledger.rehome(shard, heir.seat)
+        hand.shards.clear()
+
+    def _send_home(self) -> None:
+        for hand in self._crew:
+            if (hand.leaving or hand.late) and not self._ledger.leases_of(hand.key):
+                hand.link.send(Stop())

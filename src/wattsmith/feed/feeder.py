@@ -1,0 +1,320 @@
+"""A DataLoader whose workers may die, come and go, and whose place in an epoch can be saved.
+
+Everything a DataLoader takes, a Feeder takes too, and it is one: code that asks `isinstance(x, DataLoader)` works.
+"""
+
+import copy
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+
+from wattsmith.feed.elastic import Elastic
+from wattsmith.feed.engine import Engine, Terms
+from wattsmith.feed.iterating import InlineIterator, Passage, PooledIterator
+from wattsmith.feed.making import Maker, Recipe
+from wattsmith.feed.order import Order
+from wattsmith.feed.pinning import Pinner, pin_device
+from wattsmith.feed.progress import Progress, Shard
+from wattsmith.feed.reporting import Counts, FeedReport
+from wattsmith.feed.seeding import order_seed
+from wattsmith.feed.slots import Slots, memory_allowed_bytes
+from wattsmith.feed.source import Rotation, Samples, Source
+from wattsmith.terms.errors import BadTerm
+from wattsmith.terms.feed import DataHalf
+
+AUTO = "auto"
+
+
+class Feeder(DataLoader):  # type: ignore[misc]
+    """Iterates over batches of DATASET.
+
+    The arguments are those of torch.utils.data.DataLoader, in the same order, and:
+    NUM_WORKERS may be "auto": as many as keep the trainer from waiting, at any moment.
+    DATA: the data half of a split step; it is run on each collated batch, in the workers.
+    SEED: what all chance comes from; None: drawn from GENERATOR, or from torch's global one, at the first epoch.
+    MEMORY_LIMIT_BYTES: what finished batches may take; None: a quarter of what is free.
+    LEASE_S: after which a batch is given to another worker too; None: judged by how long others took.
+    COPY_OUT: give batches memory of their own instead of views of reused slots.
+    SNAPSHOT_EVERY_N_STEPS: how often a dataset that has a state_dict is asked for it.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int | str | None = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
+        data: DataHalf | None = None,
+        seed: int | None = None,
+        memory_limit_bytes: int | None = None,
+        lease_s: float | None = None,
+        copy_out: bool = False,
+    ) -> None:
+        self.num_workers: int
+        self._iterator: PooledIterator | None
+        self._elastic = Elastic() if num_workers == AUTO else None
+        if isinstance(num_workers, str) and num_workers != AUTO:
+            raise BadTerm(f'num_workers is a number or "auto", got {num_workers!r}')
+        workers = self._elastic.first if self._elastic is not None else (num_workers or 0)
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers or self._elastic is not None,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self._shuffles = sampler is None and batch_sampler is None and bool(shuffle)
+        self._data = data
+        self._seed = seed
+        self._memory_limit_bytes = memory_limit_bytes
+        self._terms = Terms(
+            prefetch=self.prefetch_factor if self.prefetch_factor is not None else 2,
+            in_order=in_order,
+            timeout_s=timeout,
+            lease_s=lease_s,
+            snapshot_every=snapshot_every_n_steps or 0,
+            copy_out=copy_out,
+        )
+        self._counts = Counts()
+        self._progress: Progress | None = None  # of the epoch that was begun last
+        self._ahead: Progress | None = None  # of one that has been promised by state_dict and not begun
+        self._loaded: dict[str, Any] | None = None
+        self._maker: Maker | None = None  # where there are no workers
+        self._engine: weakref.ref[Engine] | None = None
+
+    # Iterating
+
+    def __iter__(self) -> Any:
+        if not self.persistent_workers or self.num_workers == 0:
+            return self._get_iterator()
+        if self._iterator is None or self._iterator._engine.closed:
+            self._iterator = self._get_iterator()
+        else:
+            self._begin(self._iterator)
+        return self._iterator
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers > 0:
+            return self._begin(PooledIterator(self._new_engine(), keep=self.persistent_workers))
+        progress = self._next_progress()
+        source, passage, length = self._source(progress), self._passage(progress), self._length()
+        self._progress, self._loaded = progress, None
+        self._maker = Maker(self._recipe(), None, 0)
+        return InlineIterator(self._maker, source, passage, length=length, pin=self._pins_for())
+
+    def _begin(self, iterator: PooledIterator) -> PooledIterator:
+        """Start ITERATOR on the next epoch."""
+        progress = self._next_progress()
+        source = self._source(progress)
+        self._progress, self._loaded = progress, None
+        self._engine = weakref.ref(iterator._engine)
+        iterator.begin(self._passage(progress), self._length(), source, self._shared_seed(progress))
+        return iterator
+
+    def _new_engine(self) -> Engine:
+        self.check_worker_number_rationality()
+        pin = self._pins_for()
+        return Engine(
+            self._recipe(),
+            self._terms,
+            Slots(self._memory_limit_bytes or memory_allowed_bytes()),
+            self._counts,
+            self._context(),
+            seats=self.num_workers,
+            fixed=self._elastic is None,
+            pinner=None if pin is None else Pinner(pin),
+        )
+
+    def _passage(self, progress: Progress) -> Passage:
+        progress.len_called = self._IterableDataset_len_called
+        name = str(self.dataset) if progress.iterable else ""
+        tick = functools.partial(_tick, self._elastic, self._counts, weakref.ref(self))
+        return Passage(progress, self._counts, name, tick)
+
+    def _length(self) -> int | None:
+        return None if self._iterable else len(self)
+
+    def _pins_for(self) -> str | None:
+        return pin_device(self.pin_memory, self.pin_memory_device)
+
+    def _next_progress(self) -> Progress:
+        """The epoch that begins now: one that was loaded, one that was promised, or the next."""
+        if self._ahead is not None:
+            progress, self._ahead = self._ahead, None
+            return progress
+        cut = self.num_workers > 0
+        shards = self._shards()
+        if self._loaded is not None:
+            progress = Progress.from_state(self._loaded, iterable=self._iterable)
+            if not progress.finished:
+                return progress
+            return progress.next_epoch(shards=shards, cut=cut, carry=True)
+        if self._progress is not None:
+            return self._progress.next_epoch(shards=shards, cut=cut, carry=False)
+        fresh = Progress(self._run_seed(), iterable=self._iterable, cut=cut and self._iterable)
+        fresh.shards = [Shard() for _ in range(shards)]
+        return fresh
+
+    def _shards(self) -> int:
+        """Into how many shards an iterable dataset is cut when an epoch begins; 0: it is not iterable."""
+        if not self._iterable:
+            return 0
+        return self._elastic.most if self._elastic is not None else max(1, self.num_workers)
+
+    def _source(self, progress: Progress) -> Source:
+        if progress.iterable:
+            return Rotation(progress)
+        index_sampler, sampler = self._index_sampler, self.sampler
+        if self._shuffles:
+            index_sampler = sampler = self._shuffled(order_seed(progress.seed, progress.epoch))
+            if self._auto_collation:
+                index_sampler = BatchSampler(sampler, self.batch_size, self.drop_last)
+        elif self.batch_sampler is not None and not _wraps(self.batch_sampler, self.sampler):
+            sampler = self.batch_sampler
+        order = Order(index_sampler, sampler, seeded=self._shuffles, anchor=progress.anchor, skip=progress.delivered)
+        progress.anchor = order.anchor
+        return Samples(order)
+
+    def _shuffled(self, seed: int) -> Any:
+        import torch
+
+        return RandomSampler(self.dataset, generator=torch.Generator().manual_seed(seed))
+
+    # Saving and loading
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is: behind the last batch that was delivered. Asking does not move it."""
+        if self._loaded is not None:
+            return copy.deepcopy(self._loaded)
+        progress = self._progress
+        if progress is None:
+            if self._ahead is None:
+                self._ahead = self._next_progress()
+            progress = self._ahead
+        elif self._maker is not None and self.num_workers == 0:
+            self._maker.note_into(progress)
+        return progress.to_state(self.num_workers)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The next iteration begins where STATE_DICT was taken, with however many workers this Feeder has."""
+        if state_dict == {}:
+            return
+        Progress.from_state(state_dict, iterable=self._iterable)  # complain now rather than later
+        self._loaded = copy.deepcopy(state_dict)
+        self._ahead = None
+        self._iterator = None
+
+    # Looking and steering
+
+    def report(self) -> FeedReport:
+        """What was delivered so far, how long the trainer waited, and what became of workers."""
+        engine = None if self._engine is None else self._engine()
+        return self._counts.report(0 if engine is None or engine.closed else len(engine.workers))
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers from now on, in the middle of an epoch or before it."""
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise BadTerm(f"workers must be a whole number of at least 1, got {workers!r}")
+        if self.num_workers == 0:
+            raise BadTerm("a Feeder without workers (num_workers=0) cannot be resized; make one with workers")
+        engine = None if self._engine is None else self._engine()
+        if self._iterable and self._elastic is None and engine is not None and not engine.closed:
+            raise BadTerm(
+                'an iterable dataset with a fixed number of workers is cut among them; use num_workers="auto" to resize'
+            )
+        self.num_workers = workers
+        if engine is not None and not engine.closed:
+            engine.resize(workers)
+
+    # Parts
+
+    @property
+    def _iterable(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    def _recipe(self) -> Recipe:
+        return Recipe(
+            dataset=self.dataset,
+            iterable=self._iterable,
+            grouped=self._auto_collation,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            collate=self.collate_fn,
+            data=self._data,
+            init=self._worker_init(),
+            seeds_win=self._seed is not None or self._data is not None,
+        )
+
+    def _worker_init(self) -> Callable[[int], Any] | None:
+        init: Callable[[int], Any] | None = self.worker_init_fn
+        from torch.utils.data import IterDataPipe, MapDataPipe
+        from torch.utils.data.dataloader import _sharding_worker_init_fn
+
+        if not isinstance(self.dataset, IterDataPipe | MapDataPipe) or self.num_workers == 0:
+            return init
+        return functools.partial(_sharding_worker_init_fn, init, 1, 0)
+
+    def _shared_seed(self, progress: Progress) -> int | None:
+        from torch.utils.data import IterDataPipe
+
+        return order_seed(progress.seed, progress.epoch) if isinstance(self.dataset, IterDataPipe) else None
+
+    def _run_seed(self) -> int:
+        import torch
+
+        if self._seed is not None:
+            return self._seed
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+
+    def _context(self) -> Any:
+        import torch.multiprocessing
+
+        context = self.multiprocessing_context
+        return torch.multiprocessing.get_context() if context is None else context
+
+
+def _wraps(batch_sampler: Any, sampler: Any) -> bool:
+    return isinstance(batch_sampler, BatchSampler) and batch_sampler.sampler is sampler
+
+
+def _tick(elastic: Elastic | None, counts: Counts, feeder: "weakref.ref[Feeder]") -> None:
+    if elastic is None:
+        return
+    alive = feeder()
+    engine = None if alive is None or alive._engine is None else alive._engine()
+    if engine is not None and not engine.closed:
+        elastic.tick(engine, counts)
+
+
+__all__ = ["Feeder"]

@@ -1,0 +1,162 @@
+"""The two ways through an epoch: over workers, or in the trainer's own process."""
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from wattsmith.feed.engine import Engine
+from wattsmith.feed.ledger import Item
+from wattsmith.feed.making import Maker, StreamEnd
+from wattsmith.feed.messages import Begin, Task
+from wattsmith.feed.progress import Progress
+from wattsmith.feed.reporting import Counts
+from wattsmith.feed.seeding import chance_of_its_own
+from wattsmith.feed.source import Rotation, Source
+
+
+class Passage:
+    """What both ways have in common: counting, and a word when a dataset gives more than it said."""
+
+    def __init__(self, progress: Progress, counts: Counts, name: str, tick: Callable[[], None]) -> None:
+        self.progress = progress
+        self._counts = counts
+        self._name = name
+        self._tick = tick
+        self._yielded = 0
+
+    def count(self, began_s: float) -> None:
+        self._counts.add_wait(began_s, time.perf_counter())
+        self._counts.batches += 1
+        self._yielded += 1
+        said = self.progress.len_called
+        if self.progress.iterable and said is not None and self._yielded > said:
+            warnings.warn(
+                f"Length of IterableDataset {self._name} was reported to be {said} (when accessing len(dataloader)), "
+                f"but {self._yielded} samples have been fetched. With several workers, each must be given its own "
+                "part of the data: see torch.utils.data.get_worker_info.",
+                stacklevel=3,
+            )
+        self._tick()
+
+
+class PooledIterator:
+    """One epoch over worker processes."""
+
+    def __init__(self, engine: Engine, *, keep: bool) -> None:
+        self._engine = engine
+        self._keep = keep  # whether the workers stay for the next epoch
+        self._passage: Passage | None = None
+        self._length: int | None = None
+
+    def begin(self, passage: Passage, length: int | None, source: Source, shared_seed: int | None) -> None:
+        """Start on the epoch of PASSAGE, in the middle of another one or not."""
+        self._passage, self._length = passage, length
+        self._engine.begin(passage.progress, source, shared_seed)
+
+    def __iter__(self) -> "PooledIterator":
+        return self
+
+    def __next__(self) -> Any:
+        assert self._passage is not None
+        if self._passage.progress.finished:
+            raise StopIteration
+        began_s = time.perf_counter()
+        try:
+            _, arrived = self._engine.next()
+        except StopIteration:
+            self._passage.progress.finished = True
+            if not self._keep:
+                self._shutdown_workers()
+            raise
+        batch = self._engine.open(arrived)
+        del arrived
+        self._passage.count(began_s)
+        return batch
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("an iterable dataset has no number of batches")
+        return self._length
+
+    @property
+    def _workers(self) -> list[Any]:
+        return self._engine.workers
+
+    @property
+    def _pin_memory_thread(self) -> Any:
+        return self._engine.pinner
+
+    def _shutdown_workers(self) -> None:
+        self._engine.close()
+
+    def __del__(self) -> None:
+        self._shutdown_workers()
+
+
+class InlineIterator:
+    """One epoch in the trainer's own process. The trainer's generators of chance are left as they are."""
+
+    def __init__(self, maker: Maker, source: Source, passage: Passage, *, length: int | None, pin: str | None) -> None:
+        self._maker = maker
+        self._source = source
+        self._passage = passage
+        self._length = length
+        self._pin = pin
+        progress = passage.progress
+        shards = len(progress.shards) if progress.cut else 0
+        starts = tuple(progress.start_of(number) for number, shard in enumerate(progress.shards) if not shard.ended)
+        state = next((snapshot["dataset_state"] for snapshot in progress.states.values()), None)
+        with chance_of_its_own():
+            maker.begin(Begin(progress.epoch, progress.seed, shards, starts, not progress.cut, state, None))
+
+    def __iter__(self) -> "InlineIterator":
+        return self
+
+    def __next__(self) -> Any:
+        began_s = time.perf_counter()
+        while True:
+            item = None if self._passage.progress.finished else self._source.draw()
+            if item is None:
+                self._passage.progress.finished = True
+                raise StopIteration
+            if item.number in self._passage.progress.ahead and not self._passage.progress.iterable:
+                continue
+            try:
+                batch = self._make(item)
+            except StreamEnd:
+                self._passage.progress.note_end(item.shard, self._maker.snapshot(_task(item)))
+                assert isinstance(self._source, Rotation)
+                self._source.end(item.shard)
+                continue
+            break
+        self._passage.progress.note(item, None, None)
+        if self._pin is not None:
+            from torch.utils.data._utils.pin_memory import pin_memory
+
+            batch = pin_memory(batch, self._pin)
+        self._passage.count(began_s)
+        return batch
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("an iterable dataset has no number of batches")
+        return self._length
+
+    def _make(self, item: Item) -> Any:
+        try:
+            with chance_of_its_own():
+                return self._maker.make(_task(item))
+        except StreamEnd:
+            raise
+        except Exception:
+            # As with workers, the next call goes on with the next batch.
+            self._passage.progress.note(item, None, None)
+            raise
+        finally:
+            if self._passage.progress.cut:
+                self._maker.leave()
+
+
+def _task(item: Item) -> Task:
+    return Task(0, item.number, 1, item.indices, item.shard, item.ordinal, False, None)

@@ -1,0 +1,86 @@
+"""What a Feeder has done so far, in figures."""
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedReport:
+    """One run of a Feeder, from the first batch that was asked for until now."""
+
+    duration_s: float
+    waiting_s: float  # of the trainer, for data
+    batches: int
+    bytes: int  # of tensors and arrays that workers sent
+    workers: int
+    redone: int  # batches that were given out again since a worker was lost or late
+    lost: int  # workers that died
+    late: int  # workers that overran a lease
+    dropped: int  # batches that arrived after another copy of them
+    made_s: float | None  # mean of a worker for one batch; None: no worker made one
+    energy_j: float | None  # None: no meter was given
+    waiting_j: float | None  # of those, while the trainer waited
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time in which the trainer waited for data."""
+        return self.waiting_s / self.duration_s if self.duration_s > 0 else 0.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes / self.duration_s if self.duration_s > 0 else 0.0
+
+    def __str__(self) -> str:
+        energy = "" if self.energy_j is None else f", {self.energy_j:.0f} J ({self.waiting_j or 0:.0f} J waiting)"
+        return (
+            f"{self.batches} batches, {self.workers} workers, waiting {self.waiting:.0%}, "
+            f"{self.bytes_per_s / 1e6:.0f} MB/s, {self.redone} redone{energy}"
+        )
+
+
+@dataclass(slots=True)
+class Counts:
+    """Adds up. Times are of one clock that only goes forward."""
+
+    began_s: float | None = None
+    ended_s: float | None = None
+    waiting_s: float = 0.0
+    batches: int = 0
+    bytes: int = 0
+    made_s: float = 0.0
+    made: int = 0
+    blocked_s: float = 0.0
+    redone: int = 0
+    lost: int = 0
+    late: int = 0
+    dropped: int = 0
+    _period: dict[str, float] = field(default_factory=dict)
+
+    def add_made(self, made_s: float, blocked_s: float, size_bytes: int) -> None:
+        self.made_s += made_s - blocked_s
+        self.blocked_s += blocked_s
+        self.made += 1
+        self.bytes += size_bytes
+
+    def add_wait(self, began_s: float, ended_s: float) -> None:
+        if self.began_s is None:
+            self.began_s = began_s
+        self.waiting_s += ended_s - began_s
+        self.ended_s = ended_s
+
+    def report(self, workers: int, energy_j: float | None = None, waiting_j: float | None = None) -> FeedReport:
+        began_s = time.perf_counter() if self.began_s is None else self.began_s
+        return FeedReport(
+            duration_s=max(0.0, (self.ended_s or began_s) - began_s),
+            waiting_s=self.waiting_s,
+            batches=self.batches,
+            bytes=self.bytes,
+            workers=workers,
+            redone=self.redone,
+            lost=self.lost,
+            late=self.late,
+            dropped=self.dropped,
+            made_s=self.made_s / self.made if self.made else None,
+            energy_j=energy_j,
+            waiting_j=waiting_j,
+        )

@@ -1,0 +1,46 @@
+"""Chance in the making of batches: every batch has a seed of its own, so that a batch made again is the same batch."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+from wattsmith.terms.feed import batch_seed
+
+_EPOCH = 1 << 62  # no epoch has so many batches, so this "batch" stands for the epoch as a whole
+_ORDER = _EPOCH + 1
+
+
+def epoch_seed(run_seed: int, epoch: int) -> int:
+    """Worker 0's seed in EPOCH; that of worker n is n more. Room is left for n below what torch takes."""
+    return batch_seed(run_seed, epoch, _EPOCH) >> 1
+
+
+def order_seed(run_seed: int, epoch: int) -> int:
+    """What samples are shuffled with in EPOCH."""
+    return batch_seed(run_seed, epoch, _ORDER)
+
+
+def seed_all(seed: int) -> None:
+    """Seed what datasets draw from: Python's, torch's and NumPy's global generators of this process."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    # Not torch.manual_seed: it visits every kind of device, which takes longer than making a small batch.
+    torch.default_generator.manual_seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+
+
+@contextlib.contextmanager
+def chance_of_its_own() -> Iterator[None]:
+    """Whatever is seeded or drawn inside leaves the process's generators as they were."""
+    import numpy as np
+    import torch
+
+    python, numpy, torched = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(torched)

@@ -1,0 +1,181 @@
+"""Places for finished batches in memory that the trainer owns and workers write into.
+
+One anonymous file of memory (memfd) holds all of them: it has no name, so nothing stays behind however the
+processes end. It is far larger than the memory that may be used; only what was written to takes any. A slot is
+used again and again, since the first touch of fresh memory costs several times the copy itself.
+"""
+
+import collections
+import ctypes
+import mmap
+import os
+import socket
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from wattsmith.terms.errors import BadTerm, WattsmithError
+
+HEADER_BYTES = 1 << 16  # words that all processes see: see `Notes`
+SMALLEST_BYTES = 1 << 16
+SPAN = 64  # virtual room for each byte that may be used; sizes change, and old places are not moved
+ENOUGH_HELD = 512  # batches that a user may keep as views; further ones are copied out
+
+
+class SlotTooSmall(WattsmithError):
+    """One batch needs more memory than all slots together may take; allow more or make batches smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for one batch: where it begins in the file, and how much it holds."""
+
+    offset: int
+    capacity_bytes: int
+
+
+def capacity_for(size_bytes: int) -> int:
+    """SIZE_BYTES rounded up by at most an eighth, so that batches of nearly one size share places."""
+    if size_bytes <= SMALLEST_BYTES:
+        return SMALLEST_BYTES
+    step = 1 << max(12, size_bytes.bit_length() - 4)
+    return -(-size_bytes // step) * step
+
+
+class Room:
+    """The memory itself, mapped into this process. Views of it keep it alive."""
+
+    def __init__(self, span_bytes: int, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            descriptor = os.memfd_create("wattsmith-feed", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, span_bytes)
+        self.descriptor = descriptor
+        self.span_bytes = span_bytes
+        self._map = mmap.mmap(descriptor, span_bytes)
+        self._close = weakref.finalize(self, os.close, descriptor)
+
+    def view(self, offset: int, size_bytes: int) -> memoryview:
+        return memoryview(self._map)[offset : offset + size_bytes]
+
+    def held(self, slot: Slot) -> Any:
+        """An object with the slot's bytes as its buffer; whatever views them keeps this very object alive."""
+        return (ctypes.c_ubyte * slot.capacity_bytes).from_buffer(self._map, slot.offset)
+
+    def forget(self, slot: Slot) -> None:
+        """Give the slot's memory back to the machine; its place stays."""
+        self._map.madvise(mmap.MADV_REMOVE, slot.offset, slot.capacity_bytes)
+
+    def send(self, through: socket.socket) -> None:
+        """Let the process at the other end of a Unix socket map the same memory."""
+        socket.send_fds(through, [self.span_bytes.to_bytes(8, "big")], [self.descriptor])
+
+    @staticmethod
+    def receive(through: socket.socket) -> "Room":
+        size, descriptors, _, _ = socket.recv_fds(through, 8, 1)
+        if len(size) != 8 or not descriptors:
+            raise EOFError("the trainer has gone")
+        return Room(int.from_bytes(size, "big"), descriptors[0])
+
+
+class Notes:
+    """Words in the header: whether all is to stop, and which task each worker has begun."""
+
+    def __init__(self, room: Room) -> None:
+        self._words = room.view(0, HEADER_BYTES).cast("Q")
+
+    def stop(self) -> None:
+        self._words[0] = 1
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._words[0])
+
+    def begin(self, worker: int, task: int) -> None:
+        """WORKER is at work on TASK; 0: on none."""
+        self._words[1 + worker % (len(self._words) - 1)] = task
+
+    def begun(self, worker: int) -> int:
+        return self._words[1 + worker % (len(self._words) - 1)]
+
+
+class Slots:
+    """Hands slots out, and takes them back when nobody looks at them any more."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        if limit_bytes < SMALLEST_BYTES:
+            raise BadTerm(f"memory_limit_bytes must be at least {SMALLEST_BYTES} bytes, got {limit_bytes}")
+        self.limit_bytes = limit_bytes
+        self.room = Room(HEADER_BYTES + SPAN * limit_bytes)
+        self.used_bytes = 0  # memory that slots take, whether in use or not
+        self.held = 0  # slots that the user's batches are views of
+        self._end = HEADER_BYTES
+        self._warm: dict[int, list[Slot]] = {}  # by capacity, with memory
+        self._cold: dict[int, list[Slot]] = {}  # without
+        # A view can die at any moment, in any thread, even inside a method of this class: only this is touched then.
+        self._returned: collections.deque[Slot] = collections.deque()
+
+    def take(self, size_bytes: int) -> Slot | None:
+        """A slot with room for SIZE_BYTES; None: the memory allowed is in use. Raises SlotTooSmall if it never fits."""
+        self._collect()
+        capacity_bytes = capacity_for(size_bytes)
+        if capacity_bytes > self.limit_bytes:
+            raise SlotTooSmall(
+                f"a batch of {size_bytes} bytes does not fit: memory_limit_bytes is {self.limit_bytes} bytes. "
+                "Give Feeder a larger memory_limit_bytes, or make the batch smaller."
+            )
+        for size in sorted(self._warm):
+            if capacity_bytes <= size <= 2 * capacity_bytes and self._warm[size]:
+                return self._warm[size].pop()
+        if not self._make_room(capacity_bytes):
+            return None
+        self.used_bytes += capacity_bytes
+        if self._cold.get(capacity_bytes):
+            return self._cold[capacity_bytes].pop()
+        slot = Slot(self._end, capacity_bytes)
+        self._end += capacity_bytes
+        if self._end > self.room.span_bytes:
+            raise SlotTooSmall("batches took too many different sizes; give Feeder a larger memory_limit_bytes")
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Nobody writes or reads SLOT any more."""
+        self._warm.setdefault(slot.capacity_bytes, []).append(slot)
+
+    def hold(self, slot: Slot) -> Any:
+        """The slot's bytes for the user. It comes back by itself when the last view of them is gone."""
+        held = self.room.held(slot)
+        self.held += 1
+        weakref.finalize(held, self._returned.append, slot).atexit = False
+        return held
+
+    def may_hold(self, slot: Slot) -> bool:
+        """Whether a user may keep SLOT and there is still memory for the next batch."""
+        self._collect()
+        spare = any(slots for slots in self._warm.values())
+        room_left = self.used_bytes + slot.capacity_bytes <= self.limit_bytes
+        return self.held < ENOUGH_HELD and (spare or room_left)
+
+    def _collect(self) -> None:
+        while self._returned:
+            self.give_back(self._returned.popleft())
+            self.held -= 1
+
+    def _make_room(self, capacity_bytes: int) -> bool:
+        """Empty slots that nobody uses until CAPACITY_BYTES more fit into the limit."""
+        for size in sorted(self._warm):
+            while self._warm[size] and self.used_bytes + capacity_bytes > self.limit_bytes:
+                slot = self._warm[size].pop()
+                self.room.forget(slot)
+                self.used_bytes -= slot.capacity_bytes
+                self._cold.setdefault(size, []).append(slot)
+        return self.used_bytes + capacity_bytes <= self.limit_bytes
+
+
+def memory_allowed_bytes() -> int:
+    """A quarter of the memory that is free now, at least 64 MiB."""
+    try:
+        with open("/proc/meminfo") as lines:  # noqa: PTH123
+            free_bytes = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        free_bytes = 1 << 32
+    return max(1 << 26, free_bytes // 4)
