@@ -1,4 +1,4 @@
-"""The power cap of a simulated AMD GPU, which this process and watchdogs import as `amdsmi`."""
+"""Cap and clock of a simulated AMD GPU (132 … 2100 MHz), which this process and watchdogs import as `amdsmi`."""
 
 import os
 import subprocess
@@ -37,10 +37,10 @@ def cap_w(machine):
     return machine.cap_w(machine.gpus[0])
 
 
-def the_knob(tmp_path):
+def the_knob(tmp_path, kind="power_limit"):
     knobs = [knob for knob in find_knobs(tmp_path).values() if knob.card.identity.startswith("amd-")]
-    assert len(knobs) == 1
-    return knobs[0]
+    assert [knob.card.kind for knob in knobs] == ["power_limit", "clock"]
+    return next(knob for knob in knobs if knob.card.kind == kind)
 
 
 def test_the_cap_is_read_set_and_verified_within_its_range(machine, tmp_path):
@@ -92,6 +92,37 @@ def test_a_gpu_that_is_gone_is_said_to_be(gpu, tmp_path):
     gpu.uuid = "another"
     with pytest.raises(KnobLost, match="not there any more"):
         knob.read()
+
+
+def test_the_clock_is_set_in_an_order_that_keeps_least_below_most(machine, tmp_path):
+    knob = the_knob(tmp_path, "clock")
+    assert (knob.card.ends, knob.read()) == ((132e6, 2_100e6), None)
+    for wanted in ((500e6, 800e6), (1_000e6, 1_500e6), (132e6, 400e6)):
+        knob.set(wanted)
+        assert knob.read() == wanted
+        assert knob.verify(wanted).in_force
+    assert "keeps" in knob.verify((132e6, 500e6)).note
+    knob.set(None)
+    assert knob.read() is None
+    assert machine.clocks_mhz(machine.gpus[0]) == (132, 2_100)
+
+
+def test_a_level_that_could_not_be_put_back_is_left_alone(machine, tmp_path, state):
+    import amdsmi
+
+    amdsmi.amdsmi_set_gpu_perf_level(amdsmi.gpus[0], amdsmi.AmdSmiDevPerfLevel.HIGH)
+    device = the_knob(tmp_path).card.device
+    with Lease.take([device], state=state, sysfs=tmp_path) as lease, pytest.raises(NotPermitted, match="level high"):
+        lease.set(f"{device}/clock", (500e6, 800e6))
+    assert machine.amdsmi_get_gpu_perf_level(machine.gpus[0]).endswith("HIGH")
+
+
+def test_a_lease_puts_the_clock_back(machine, tmp_path, state):
+    device = the_knob(tmp_path).card.device
+    with Lease.take([device], state=state, sysfs=tmp_path) as lease:
+        lease.set(f"{device}/clock", (500e6, 800e6))
+        assert machine.clocks_mhz(machine.gpus[0]) == (500, 800)
+    assert the_knob(tmp_path, "clock").read() is None
 
 
 HOLD = """

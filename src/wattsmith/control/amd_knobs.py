@@ -1,4 +1,4 @@
-"""AMD GPUs through amdsmi: the power cap. Only root may turn it, and only outside of virtual machines."""
+"""AMD GPUs through amdsmi: power cap and clock. Only root may turn them, and only outside of virtual machines."""
 
 import io
 import math
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+from wattsmith.control.sysfs_knobs import ordered_writes
 from wattsmith.terms.control import DeviceHeld, Knob, KnobCard, KnobLost, NotPermitted, Value, Verified
 from wattsmith.terms.errors import BadTerm
 
@@ -15,17 +16,15 @@ _PER_W = 1_000_000  # caps are counted in microwatts
 
 
 def find_amd_knobs(first: int = 0) -> list[Knob]:
-    """The power cap of every AMD GPU, numbered from FIRST on. Raises KnobLost when there is no driver."""
+    """The knobs of every AMD GPU, numbered from FIRST on. Raises KnobLost when there is no driver."""
     with _library() as smi:
-        knobs = [_power_cap(smi, handle, f"gpu:{n}") for n, handle in enumerate(_handles(smi), start=first)]
-    return [knob for knob in knobs if knob is not None]
+        return [knob for n, handle in enumerate(_handles(smi), start=first) for knob in _knobs(smi, handle, f"gpu:{n}")]
 
 
 def knobs_of_amd_gpu(identity: str) -> list[Knob]:
     """The knobs of one GPU, whatever its number is now."""
     with _gpu(identity, identity) as (smi, handle):
-        knob = _power_cap(smi, handle, identity)
-    return [] if knob is None else [knob]
+        return _knobs(smi, handle, identity)
 
 
 def check_nobody_else_on_amd(identity: str, own_pids: frozenset[int]) -> None:
@@ -99,6 +98,10 @@ def _in_one_line(failed: Exception) -> str:
     return " ".join(str(failed).split())
 
 
+def _knobs(smi: Any, handle: Any, device: str) -> list[Knob]:
+    return [knob for knob in (_power_cap(smi, handle, device), _clock(smi, handle, device)) if knob is not None]
+
+
 def _power_cap(smi: Any, handle: Any, device: str) -> Knob | None:
     """The power cap of one GPU; None where it tells none."""
     try:
@@ -145,3 +148,72 @@ class PowerCap:
         taken = math.isclose(told_w, value, abs_tol=1.0)  # the driver keeps whole watts
         note = "" if taken else f"the driver keeps {told_w:g} W, though it did not refuse"
         return Verified(knob=self.card.name, asked=value, told=told_w, in_force=taken, note=note)
+
+
+def _clock(smi: Any, handle: Any, device: str) -> Knob | None:
+    """The clock of one GPU; None where it tells none, or where the binding is older than setting it."""
+    if not hasattr(smi, "amdsmi_set_gpu_clk_limit"):
+        return None
+    try:
+        levels_hz = sorted(map(float, smi.amdsmi_get_clk_freq(handle, smi.AmdSmiClkType.SYS)["frequency"]))
+        title = str(smi.amdsmi_get_gpu_asic_info(handle)["market_name"])
+        identity = IDENTITY + smi.amdsmi_get_gpu_device_uuid(handle)
+    except (smi.AmdSmiException, KeyError, TypeError, ValueError):
+        return None
+    if len(levels_hz) < 2 or levels_hz[0] <= 0:
+        return None
+    card = KnobCard(
+        name=f"{device}/clock",
+        device=device,
+        identity=identity,
+        title=title,
+        unit="Hz",
+        ends=(levels_hz[0], levels_hz[-1]),
+        pair=True,
+        lockable=True,
+        simulated=bool(getattr(smi, "SIMULATED", False)),
+    )
+    return ClockLimits(card)
+
+
+class ClockLimits:
+    """Least and most of a GPU's clock, or, unlocked, as the driver sees fit.
+
+    Limits count while the driver's performance level is "manual", to which setting one takes it.
+    """
+
+    def __init__(self, card: KnobCard) -> None:
+        self.card = card
+
+    def read(self) -> Value:
+        with _gpu(self.card.identity, self.card.name) as (smi, handle):
+            level = str(smi.amdsmi_get_gpu_perf_level(handle)).rpartition("_")[2]
+            if level == "AUTO":
+                return None
+            if level != "MANUAL":
+                raise NotPermitted(
+                    f"{self.card.name}: the GPU is at the performance level {level.lower()}, to which it could not be "
+                    "put back with its clocks; set it to auto first"
+                )
+            return self._limits_hz(smi, handle)
+
+    def set(self, value: Value) -> None:
+        with _gpu(self.card.identity, self.card.name) as (smi, handle):
+            if value is None:
+                smi.amdsmi_set_gpu_perf_level(handle, smi.AmdSmiDevPerfLevel.AUTO)
+                return
+            assert isinstance(value, tuple)
+            for end, clock_hz in ordered_writes(self._limits_hz(smi, handle), value):
+                smi.amdsmi_set_gpu_clk_limit(handle, "sclk", "min" if end == "least" else "max", round(clock_hz / 1e6))
+
+    def verify(self, value: Value) -> Verified:
+        told = self.read()
+        taken = told == value
+        if isinstance(told, tuple) and isinstance(value, tuple):
+            taken = all(abs(a - b) <= 1e6 for a, b in zip(told, value, strict=True))  # the driver keeps whole MHz
+        note = "" if taken else f"the driver keeps {told}, though it did not refuse"
+        return Verified(knob=self.card.name, asked=value, told=told, in_force=taken, note=note)
+
+    def _limits_hz(self, smi: Any, handle: Any) -> tuple[float, float]:
+        told = smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)
+        return float(told["min_clk"]) * 1e6, float(told["max_clk"]) * 1e6

@@ -5,6 +5,7 @@ from pathlib import Path
 from wattsmith.control.amd_knobs import IDENTITY as AMD
 from wattsmith.control.amd_knobs import check_nobody_else_on_amd, find_amd_knobs, knobs_of_amd_gpu
 from wattsmith.control.nvml_knobs import check_nobody_else_on_nvidia, find_nvml_knobs, knobs_of_gpu
+from wattsmith.control.nvpmodel_knobs import find_nvpmodel_knobs
 from wattsmith.control.sysfs_knobs import SYSFS, find_sysfs_knobs
 from wattsmith.terms.control import Knob, KnobLost
 
@@ -21,7 +22,7 @@ def find_knobs(sysfs: Path = SYSFS) -> dict[str, Knob]:
         amd = find_amd_knobs(first=len({knob.card.identity for knob in nvidia}))
     except KnobLost:
         amd = []
-    return {knob.card.name: knob for knob in [*nvidia, *amd, *find_sysfs_knobs(sysfs)]}
+    return {knob.card.name: knob for knob in [*nvidia, *amd, *find_nvpmodel_knobs(sysfs), *find_sysfs_knobs(sysfs)]}
 
 
 def knobs_of(identity: str, sysfs: Path = SYSFS) -> dict[str, Knob]:
@@ -31,7 +32,8 @@ def knobs_of(identity: str, sysfs: Path = SYSFS) -> dict[str, Knob]:
     elif identity.startswith(AMD):
         found = knobs_of_amd_gpu(identity)
     else:
-        found = [knob for knob in find_sysfs_knobs(sysfs) if knob.card.identity == identity]
+        others = [*find_nvpmodel_knobs(sysfs), *find_sysfs_knobs(sysfs)]
+        found = [knob for knob in others if knob.card.identity == identity]
     if not found:
         raise KnobLost(f"{identity} is not there any more (looked under {sysfs})")
     return {knob.card.kind: knob for knob in found}

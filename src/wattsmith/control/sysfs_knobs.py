@@ -72,7 +72,7 @@ def _number_or_none(path: Path) -> int | None:
         return None
 
 
-def _identity(root: Path, place: str) -> str:
+def identity_of(root: Path, place: str) -> str:
     """Names a device of the machine; one of another tree than /sys carries that tree's mark."""
     if root == SYSFS:
         return place
@@ -171,7 +171,7 @@ def _cpufreq(root: Path) -> Iterator[Knob]:
     simulated = (root / MARKER).exists()
     for folder, match in _folders(root / "devices/system/cpu/cpufreq", r"policy(\d+)"):
         least, most = (_number_or_none(folder / f"cpuinfo_{end}_freq") for end in ("min", "max"))
-        device, identity = f"cpu:{match[1]}", _identity(root, f"cpufreq-{folder.name}")
+        device, identity = f"cpu:{match[1]}", identity_of(root, f"cpufreq-{folder.name}")
         title = f"CPU clock policy {match[1]}" + " (simulated)" * simulated
         if least is not None and most is not None:
             card = KnobCard(name=f"{device}/clock", device=device, identity=identity, title=title, unit="Hz", pair=True,
@@ -201,7 +201,7 @@ def _rapl(root: Path) -> Iterator[Knob]:
             card = KnobCard(
                 name=f"{device}/power_limit_{name}",
                 device=device,
-                identity=_identity(root, zone.name),
+                identity=identity_of(root, zone.name),
                 title=f"{read_line(zone / 'name', device)} {name} power limit" + " (simulated)" * simulated,
                 unit="W",
                 ends=(0.0, most_uw / 1e6) if most_uw else None,  # some packages say 0 for "not known"
@@ -226,7 +226,7 @@ def _devfreq(root: Path) -> Iterator[Knob]:
         card = KnobCard(
             name=f"{device}/clock",
             device=device,
-            identity=_identity(root, f"devfreq-{folder.name}"),
+            identity=identity_of(root, f"devfreq-{folder.name}"),
             title=f"devfreq {folder.name}" + " (simulated)" * simulated,
             unit="Hz",
             pair=True,
@@ -247,7 +247,7 @@ def _emc(root: Path) -> Iterator[Knob]:
         KnobCard(
             name="soc-emc/clock",
             device="soc-emc",
-            identity=_identity(root, "bpmp-emc"),
+            identity=identity_of(root, "bpmp-emc"),
             title="memory controller" + " (simulated)" * simulated,
             unit="Hz",
             ends=(float(least), float(most)),

@@ -21,6 +21,7 @@ STATUS_NOT_FOUND = 31
 STATUS_DRIVER_NOT_LOADED = 34
 ENERGY_STEP_UJ = 15.259  # what one count of the accumulator stands for
 NOT_TOLD = "N/A"
+CLOCKS_MHZ = (132, 2_100)  # of an MI300X
 
 
 class AmdSmiException(Exception):
@@ -51,7 +52,14 @@ class AmdSmiInitFlags(IntEnum):
 
 class AmdSmiClkType(IntEnum):
     GFX = 0
+    SYS = 0
     MEM = 4
+
+
+class AmdSmiDevPerfLevel(IntEnum):
+    AUTO = 0
+    HIGH = 2
+    MANUAL = 3
 
 
 class AmdSmiTemperatureType(IntEnum):
@@ -95,6 +103,7 @@ class SimulatedAmdSmi:
     AmdSmiParameterException = AmdSmiParameterException
     AmdSmiInitFlags = AmdSmiInitFlags
     AmdSmiClkType = AmdSmiClkType
+    AmdSmiDevPerfLevel = AmdSmiDevPerfLevel
     AmdSmiTemperatureType = AmdSmiTemperatureType
     AmdSmiTemperatureMetric = AmdSmiTemperatureMetric
     AmdSmiMemoryType = AmdSmiMemoryType
@@ -113,6 +122,7 @@ class SimulatedAmdSmi:
         self._caps_file = caps_file
         self.users = 0  # how many init calls are not yet followed by a shut down
         self._driver_loaded = driver_loaded
+        self._own: dict[str, Any] = {}  # what was set, where no file is shared
 
     def advance(self, duration_s: float) -> None:
         """Let time pass: each accumulator gains power × time."""
@@ -167,19 +177,62 @@ class SimulatedAmdSmi:
         if self._caps_file is None:
             gpu.power_cap_w = cap / 1_000_000
         else:
-            fresh = self._caps_file.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps(self._caps_w() | {gpu.uuid: cap / 1_000_000}))
-            fresh.replace(self._caps_file)
+            self._keep({gpu.uuid: cap / 1_000_000})
 
     def cap_w(self, gpu: SimulatedAmdGpu) -> float:
         """What GPU may draw, whoever set it."""
-        return float(self._caps_w().get(gpu.uuid, gpu.power_cap_w))
+        return float(self._kept().get(gpu.uuid, gpu.power_cap_w))
 
-    def _caps_w(self) -> dict[str, float]:
+    def _kept(self) -> dict[str, Any]:
+        """What was set, by whoever shares the file: caps by UUID, clocks by UUID and "/clocks"."""
         if self._caps_file is None or not self._caps_file.exists():
-            return {}
-        caps_w: dict[str, float] = json.loads(self._caps_file.read_text())
-        return caps_w
+            return dict(self._own)
+        kept: dict[str, Any] = json.loads(self._caps_file.read_text())
+        return kept
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        if self._caps_file is None:
+            self._own |= values
+            return
+        fresh = self._caps_file.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(self._kept() | values))
+        fresh.replace(self._caps_file)
+
+    def amdsmi_get_clk_freq(self, processor_handle: SimulatedAmdGpu, clk_type: IntEnum) -> dict[str, Any]:
+        _must_be(clk_type, AmdSmiClkType)
+        _asked(processor_handle)
+        levels_hz = [round(mhz * 1_000_000) for mhz in CLOCKS_MHZ]
+        return {"num_supported": len(levels_hz), "current": 1, "frequency": levels_hz}
+
+    def amdsmi_get_gpu_perf_level(self, processor_handle: SimulatedAmdGpu) -> str:
+        kept = self._kept().get(f"{_asked(processor_handle).uuid}/level", "AUTO")
+        return f"AMDSMI_DEV_PERF_LEVEL_{kept}"
+
+    def amdsmi_set_gpu_perf_level(self, processor_handle: SimulatedAmdGpu, perf_lvl: IntEnum) -> None:
+        gpu = _asked(processor_handle)
+        _must_be(perf_lvl, AmdSmiDevPerfLevel)
+        if not self._root:
+            raise AmdSmiLibraryException(STATUS_NO_PERMISSION)
+        self._keep({f"{gpu.uuid}/level": perf_lvl.name, f"{gpu.uuid}/clocks": list(CLOCKS_MHZ)})
+
+    def amdsmi_set_gpu_clk_limit(
+        self, processor_handle: SimulatedAmdGpu, clk_type: str, limit_type: str, value: int
+    ) -> None:
+        gpu = _asked(processor_handle)
+        if not self._root:
+            raise AmdSmiLibraryException(STATUS_NO_PERMISSION)
+        least_mhz, most_mhz = self.clocks_mhz(gpu)
+        wanted = (value, most_mhz) if limit_type == "min" else (least_mhz, value)
+        if clk_type != "sclk" or limit_type not in ("min", "max") or not CLOCKS_MHZ[0] <= value <= CLOCKS_MHZ[1]:
+            raise AmdSmiLibraryException(STATUS_INVALID)
+        if wanted[0] > wanted[1]:
+            raise AmdSmiLibraryException(STATUS_INVALID)
+        self._keep({f"{gpu.uuid}/level": "MANUAL", f"{gpu.uuid}/clocks": list(wanted)})
+
+    def clocks_mhz(self, gpu: SimulatedAmdGpu) -> tuple[int, int]:
+        """Least and most of GPU's clock, whoever set them."""
+        least, most = self._kept().get(f"{gpu.uuid}/clocks", CLOCKS_MHZ)
+        return int(least), int(most)
 
     def amdsmi_get_gpu_device_uuid(self, processor_handle: SimulatedAmdGpu) -> str:
         return _asked(processor_handle).uuid
@@ -198,8 +251,10 @@ class SimulatedAmdSmi:
     def amdsmi_get_clock_info(self, processor_handle: SimulatedAmdGpu, clock_type: IntEnum) -> dict[str, Any]:
         _must_be(clock_type, AmdSmiClkType)
         _asked(processor_handle)
-        clock_mhz = 2_100 if clock_type is AmdSmiClkType.GFX else 1_300
-        return {"clk": clock_mhz, "min_clk": 132, "max_clk": clock_mhz, "clk_locked": False}
+        if clock_type is AmdSmiClkType.GFX:
+            least_mhz, most_mhz = self.clocks_mhz(processor_handle)
+            return {"clk": most_mhz, "min_clk": least_mhz, "max_clk": most_mhz, "clk_locked": False}
+        return {"clk": 1_300, "min_clk": 132, "max_clk": 1_300, "clk_locked": False}
 
     def amdsmi_get_temp_metric(
         self,
