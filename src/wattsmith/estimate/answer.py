@@ -175,7 +175,7 @@ def _standing(
     if how.basis is Basis.SHEET:
         outside.append("this device was not measured: another's record is scaled by the two data sheets")
     if how.compiled:
-        outside.append("compiled steps were not measured; this is the eager step that it replaces")
+        outside.append("what compiling saves is not estimated; this is the eager step that it replaces")
     if trace.sequential:
         outside.append("recurrent layers were hardly measured; their steps one after the other are a rough guess")
     if slowed > SLOW:
