@@ -151,7 +151,7 @@ class TestStanding:
     def test_a_compiled_step_is_outside(self):
         found = asked(LARGE, compiled=True)
         assert (found.standing, found.step_s) == ("outside", asked(LARGE).step_s)
-        assert "compiled steps were not measured" in found.reasons[0]
+        assert "what compiling saves is not estimated" in found.reasons[0]
 
     def test_what_recurrent_layers_do_one_after_the_other_is_a_guess(self):
         found = asked(step_of(*LARGE.calls, sequential=1000))
