@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tune.making import optimum, search, space, work
+from tests.tune.making import EXACT, optimum, search, space, work
 
 from wattsmith.terms.errors import BadInput, BadTerm
 from wattsmith.terms.tuning import Failed, Knob, Space
@@ -195,3 +195,24 @@ def test_whatever_the_work_the_recommendation_keeps_the_limit_and_never_costs_mo
     chosen = measure(tuner.recommend().setting)
     assert chosen["time_s"] <= factor * present["time_s"] * (1 + 1e-9)
     assert chosen["energy_j"] <= present["energy_j"] * 1.001
+
+
+def test_what_takes_long_to_switch_is_moved_less_often():
+    """Compiling for another precision takes as long as ten trials, another batch nothing."""
+    of = Space(
+        knobs=(
+            Knob(name="batch", levels=(1, 2, 4, 8, 16), present=1, saves="up"),
+            Knob(name="precision", levels=("fp32", "tf32", "bf16"), present="fp32", saves="up"),
+        )
+    )
+
+    def switches(told):
+        tuner, before, moved = Tuner(of, "energy", manner=Manner(budget=9, least_gain=0.0)), "fp32", 0
+        while (setting := tuner.ask()) is not None:
+            moves = setting["precision"] != before
+            energy_j = (5 + 4 / setting["batch"]) * {"fp32": 1.0, "tf32": 0.99, "bf16": 0.98}[setting["precision"]]
+            tuner.tell(setting, {"energy_j": energy_j, **({"switch_ratio": 10.0 * moves} if told else {})}, EXACT)
+            before, moved = setting["precision"], moved + moves
+        return moved
+
+    assert switches(told=True) < switches(told=False)

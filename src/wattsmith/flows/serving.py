@@ -19,6 +19,7 @@ from wattsmith.terms.tuning import Failed, Knob, Level, Trial, Tuned
 from wattsmith.tune.goals import parse_limits, parse_objective
 from wattsmith.tune.load import Served, poisson_of, replayed, steady
 from wattsmith.tune.result import SIMULATED, SPENT
+from wattsmith.tune.search import SWITCH
 from wattsmith.tune.serving import Answer, serve, serve_clients
 
 __all__ = ["Load", "TriedServing", "load_of_trace", "measure_serving", "served_at", "tune_serving"]
@@ -131,6 +132,7 @@ def measure_serving(model: ServedModel, how: How, load: Load, session: Session, 
         "answered_share": served.answered / served.arrived,
         "batch_mean": served.answered / max(served.batches, 1),
         "switch_s": switch_s,
+        SWITCH: switch_s / load.duration_s,
     }
     noise = {"latency": max(served.percentile_error(0.99), 0.01)}
     if energy_j is not None and served.answered:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from wattsmith.terms.errors import BadInput
@@ -15,6 +16,7 @@ from wattsmith.tune.judge import Judge, Seen
 from wattsmith.tune.prime import Primed, prime
 from wattsmith.tune.process import Laws, Surface, matern
 
+SWITCH = "switch_ratio"  # the metric that tells how long it took to make a setting, in lengths of the trial itself
 CAUTION = 0.5  # power of the probability that all limits hold, by which a primed gain is weighted once more
 NINETY = 1.6449  # standard deviations to each side that hold nine times out of ten
 FAILURE_REACH = 0.25  # of a knob's range: what lies nearer to a failure is likely to fail too
@@ -134,7 +136,7 @@ class Tuner:
             allowed |= open_cells & worthwhile  # unlikely, but what it may bring is worth a try
         if not allowed.any():
             return None
-        cost = np.exp(np.clip(belief.laws.objective.average() - belief.best, -2.0, 2.0))
+        cost = np.exp(np.clip(belief.laws.objective.average() - belief.best, -2.0, 2.0)) + self._switching()
         # What others' curves call unlikely is rarely worth a trial; without them it is merely not known.
         worth = np.where(allowed, gain / cost * (belief.holds**CAUTION if self._curves else 1.0), -1.0)
         chosen = int(np.argmax(worth))
@@ -143,6 +145,20 @@ class Tuner:
         if horizon is not None and gain[chosen] * horizon < cost[chosen]:
             return None
         return self._cells[chosen]
+
+    def _switching(self) -> Any:
+        """By cell: what it costs to get there from the last one, in trials, as far as trials have told (SWITCH)."""
+        import numpy as np
+        from scipy.optimize import nnls  # type: ignore[import-untyped]
+
+        cells, told = [seen.cell for seen in self._judge.seen], [trial.metrics.get(SWITCH) for trial in self.trials]
+        here = np.array(self._cells) != np.array(cells[-1])
+        pairs = [(a, b, cost) for (a, b), cost in zip(pairwise(cells), told[1:], strict=True) if cost is not None]
+        if not pairs:
+            return np.zeros(len(self._cells))
+        moved = np.array([[x != y for x, y in zip(a, b, strict=True)] for a, b, _ in pairs], dtype=float)
+        by_knob = nnls(moved, np.array([cost for _, _, cost in pairs], dtype=float))[0]
+        return here @ by_knob
 
     def _to_confirm(self, belief: "Belief", tried: Counter[Cell]) -> Cell | None:
         """What would be recommended, as long as it is not sure enough; None when all is said."""
