@@ -1,4 +1,4 @@
-"""The worker processes of this machine: started, watched, replaced, sent home."""
+"""The worker processes of this machine, and those that stand for workers elsewhere: started, watched, replaced."""
 
 import itertools
 import os
@@ -11,6 +11,8 @@ from typing import Any
 
 from wattsmith.feed.link import TrainerEnd, pair
 from wattsmith.feed.making import Recipe
+from wattsmith.feed.remote import Yard
+from wattsmith.feed.remote_relay import run_relay
 from wattsmith.feed.slots import Room
 from wattsmith.feed.worker import Post, run_worker
 
@@ -30,6 +32,7 @@ class Hand:
     leaving: bool = False  # gets no further task
     late: bool = False  # has overrun a lease; what it still sends counts only if nobody was faster
     shards: set[int] = field(default_factory=set)
+    about: dict[str, Any] | None = None  # the machine of a worker that is elsewhere
 
     @property
     def pid(self) -> int:
@@ -37,12 +40,13 @@ class Hand:
 
 
 class Crew:
-    """Starts workers and knows who is there."""
+    """Starts workers and knows who is there. YARD: where they come from, if not from this machine."""
 
-    def __init__(self, recipe: Recipe, room: Room, context: Any) -> None:
+    def __init__(self, recipe: Recipe, room: Room, context: Any, yard: Yard | None = None) -> None:
         self._recipe = recipe
         self._room = room
         self._context = context
+        self.yard = yard
         self._keys = itertools.count(1)
         self._poll = select.poll()
         self._by_descriptor: dict[int, Hand] = {}
@@ -56,9 +60,11 @@ class Crew:
         main = threading.current_thread() is threading.main_thread()
         trainer = os.getpid() if main and self._context.get_start_method() != "forkserver" else None
         key = next(self._keys)
-        process = self._context.Process(
-            target=run_worker, args=(theirs, self._recipe, Post(key, seat, seats, base_seed, trainer)), daemon=True
-        )
+        post = Post(key, seat, seats, base_seed, trainer)
+        if self.yard is None:
+            process = self._context.Process(target=run_worker, args=(theirs, self._recipe, post), daemon=True)
+        else:
+            process = self._context.Process(target=run_relay, args=(theirs, self.yard.ticket(key), post), daemon=True)
         try:
             process.start()
         finally:
@@ -97,6 +103,8 @@ class Crew:
         code: int | None = hand.process.exitcode
         hand.link.close()
         os.close(hand.descriptor)
+        if self.yard is not None:
+            self.yard.release(hand.key)
         return code
 
     def dismiss(self, tell: Any) -> None:
@@ -116,6 +124,8 @@ class Crew:
             os.close(hand.descriptor)
         self.hands.clear()
         self._by_descriptor.clear()
+        if self.yard is not None:
+            self.yard.close()
 
     def __iter__(self) -> Iterator[Hand]:
         return iter(list(self.hands))

@@ -19,6 +19,7 @@ from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, M
 from wattsmith.feed.packing import room_for, unpack
 from wattsmith.feed.pinning import Pinner
 from wattsmith.feed.progress import Progress
+from wattsmith.feed.remote import Yard
 from wattsmith.feed.reporting import Counts
 from wattsmith.feed.seeding import epoch_seed
 from wattsmith.feed.slots import Notes, Slot, Slots
@@ -68,12 +69,13 @@ class Engine:
         seats: int,
         fixed: bool,
         pinner: Pinner | None = None,
+        yard: Yard | None = None,
     ) -> None:
         self._terms = terms
         self._slots = slots
         self._notes = Notes(slots.room)
         self._counts = counts
-        self._crew = Crew(recipe, slots.room, context)
+        self._crew = Crew(recipe, slots.room, context, yard)
         self._iterable = recipe.iterable
         self._seats = seats
         self._fixed = fixed  # whether the number of workers stays, so that batches have a seat each
@@ -114,7 +116,9 @@ class Engine:
         for hand in hands:
             self._tell_begin(hand)
         self._dispatch()
-        self._until(lambda: all(hand.ready for hand in self._crew.at_work()))
+        # Nobody knows when a worker from elsewhere comes: one of them will do.
+        enough = all if self._crew.yard is None else any
+        self._until(lambda: enough(hand.ready for hand in self._crew.at_work()))
 
     def next(self) -> tuple[Item, Arrived]:
         """The next batch. Raises StopIteration at the end of the epoch, and whatever the user's code raised."""
@@ -175,6 +179,11 @@ class Engine:
         return [hand.process for hand in self._crew.at_work()]
 
     @property
+    def fleet(self) -> list[dict[str, Any]]:
+        """The machines of the workers that are elsewhere."""
+        return [hand.about for hand in self._crew.at_work() if hand.about is not None]
+
+    @property
     def starting(self) -> int:
         return sum(1 for hand in self._crew.at_work() if not hand.ready)
 
@@ -208,7 +217,8 @@ class Engine:
         while given:
             given = False
             for hand in hands:
-                if len(self._ledger.leases_of(hand.key)) < most:
+                may_work = hand.ready or self._crew.yard is None
+                if may_work and len(self._ledger.leases_of(hand.key)) < most:
                     given = self._give(hand) or given
 
     def _draw(self) -> Item | None:
@@ -313,6 +323,9 @@ class Engine:
                 hand.ready = True
                 self._deaths.ready()
                 self._error = self._error or news.error
+                if news.about is not None:
+                    hand.about = news.about
+                    self._dispatch()
                 for number, snapshot in news.snapshots.items():
                     self._progress.note_begin(number, snapshot)
         elif isinstance(news, Ended | Failed):

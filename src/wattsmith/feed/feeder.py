@@ -5,6 +5,7 @@ Everything a DataLoader takes, a Feeder takes too, and it is one: code that asks
 
 import copy
 import functools
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +19,12 @@ from wattsmith.feed.making import Maker, Recipe
 from wattsmith.feed.order import Order
 from wattsmith.feed.pinning import Pinner, pin_device
 from wattsmith.feed.progress import Progress, Shard
+from wattsmith.feed.remote import LOCAL, Elsewhere
 from wattsmith.feed.reporting import Counts, FeedReport
 from wattsmith.feed.seeding import order_seed
 from wattsmith.feed.slots import Slots, memory_allowed_bytes
 from wattsmith.feed.source import Rotation, Samples, Source
+from wattsmith.terms.engines import WorkerEngine
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.feed import DataHalf
 
@@ -39,6 +42,10 @@ class Feeder(DataLoader):  # type: ignore[misc]
     LEASE_S: after which a batch is given to another worker too; None: judged by how long others took.
     COPY_OUT: give batches memory of their own instead of views of reused slots.
     SNAPSHOT_EVERY_N_STEPS: how often a dataset that has a state_dict is asked for it.
+    MAX_WORKERS: of "auto"; None: as many as there are cores here.
+    ENGINE: what places and starts workers: "local", "ray", or anything like terms.engines.WorkerEngine.
+    LISTEN: an address such as "10.0.0.1:7070", to which workers come by themselves (`wattsmith feed worker`) and prove
+    the token in TOKEN_FILE. Then num_workers is the number of places.
     """
 
     def __init__(
@@ -67,10 +74,17 @@ class Feeder(DataLoader):  # type: ignore[misc]
         memory_limit_bytes: int | None = None,
         lease_s: float | None = None,
         copy_out: bool = False,
+        max_workers: int | None = None,
+        engine: str | WorkerEngine = LOCAL,
+        listen: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self.num_workers: int
         self._iterator: PooledIterator | None
-        self._elastic = Elastic() if num_workers == AUTO else None
+        self._elsewhere = Elsewhere(engine=engine, listen=listen, token_file=token_file)
+        if not self._elsewhere.here and not num_workers:
+            raise BadTerm(f'workers from elsewhere need places: num_workers is a number or "auto", got {num_workers!r}')
+        self._elastic = Elastic(max_workers) if num_workers == AUTO else None
         if isinstance(num_workers, str) and num_workers != AUTO:
             raise BadTerm(f'num_workers is a number or "auto", got {num_workers!r}')
         workers = self._elastic.first if self._elastic is not None else (num_workers or 0)
@@ -89,7 +103,7 @@ class Feeder(DataLoader):  # type: ignore[misc]
             multiprocessing_context,
             generator,
             prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers or self._elastic is not None,
+            persistent_workers=persistent_workers or self._elastic is not None or not self._elsewhere.here,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
@@ -144,16 +158,18 @@ class Feeder(DataLoader):  # type: ignore[misc]
 
     def _new_engine(self) -> Engine:
         self.check_worker_number_rationality()
-        pin = self._pins_for()
+        pin, recipe = self._pins_for(), self._recipe()
+        limit_bytes = self._memory_limit_bytes or memory_allowed_bytes()
         return Engine(
-            self._recipe(),
+            recipe,
             self._terms,
-            Slots(self._memory_limit_bytes or memory_allowed_bytes()),
+            Slots(limit_bytes),
             self._counts,
             self._context(),
             seats=self.num_workers,
-            fixed=self._elastic is None,
+            fixed=self._elastic is None and self._elsewhere.here,
             pinner=None if pin is None else Pinner(pin),
+            yard=self._elsewhere.yard(recipe, limit_bytes),
         )
 
     def _passage(self, progress: Progress) -> Passage:

@@ -61,7 +61,7 @@ def greet(channel: Channel, token: str, facts: Mapping[str, Any]) -> Mapping[str
     """The worker's side. FACTS are told once both are sure. What the trainer tells in return. Raises TokenRefused."""
     mine = secrets.token_bytes(NONCE_BYTES)
     channel.send(GREETING, mine)
-    theirs = _expect(channel, CHALLENGE).message
+    theirs = _expect(channel, CHALLENGE, None).message  # there may be no place for this worker yet
     _check_nonce(theirs)
     channel.send(PROOF, _proof(token, b"worker", mine, theirs))
     if not hmac.compare_digest(_expect(channel, WELCOME).message, _proof(token, b"trainer", mine, theirs)):
@@ -71,9 +71,9 @@ def greet(channel: Channel, token: str, facts: Mapping[str, Any]) -> Mapping[str
     return _facts(_expect(channel, WELCOME))
 
 
-def admit(channel: Channel, token: str, body_bytes: int) -> Mapping[str, Any]:
+def admit(channel: Channel, token: str, body_bytes: int, within_s: float = GREETING_S) -> Mapping[str, Any]:
     """The trainer's side: the worker's facts. The caller answers with `welcome` or `refuse`. Raises TokenRefused."""
-    theirs = _expect(channel, GREETING).message
+    theirs = _expect(channel, GREETING, within_s).message
     _check_nonce(theirs)
     mine = secrets.token_bytes(NONCE_BYTES)
     channel.send(CHALLENGE, mine)
@@ -95,10 +95,10 @@ def refuse(channel: Channel, why: str) -> None:
     channel.send(REFUSED, why.encode())
 
 
-def _expect(channel: Channel, kind: int) -> Head:
-    head = channel.receive(GREETING_S)
+def _expect(channel: Channel, kind: int, within_s: float | None = GREETING_S) -> Head:
+    head = channel.receive(within_s)
     if head is None:
-        raise PeerLost(f"the other end did not go on with its greeting for {GREETING_S:g} s")
+        raise PeerLost(f"the other end did not go on with its greeting for {within_s:g} s")
     if head.kind == REFUSED:
         raise TokenRefused(f"refused by the trainer: {head.message.decode(errors='replace')}")
     if head.kind != kind or head.body_bytes:

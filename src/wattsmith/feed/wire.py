@@ -22,7 +22,7 @@ from wattsmith.terms.errors import BadInput, BadTerm, WattsmithError
 MAGIC = b"WSFD"
 VERSION = 1
 GREETING_BYTES = 1 << 14  # the longest message before the token is proved
-MESSAGE_BYTES = 1 << 24
+MESSAGE_BYTES = 1 << 30
 BODY_BYTES = 1 << 40
 READ_BYTES = 1 << 18  # a piece that is still in the cache when it is summed
 STALL_S = 30.0  # how long the other end may take for the next piece of a frame that has begun
