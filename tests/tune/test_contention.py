@@ -3,8 +3,9 @@
 import pytest
 
 from wattsmith.terms.errors import BadInput
-from wattsmith.tune.contention import Contention, Job, Pair, plan
+from wattsmith.tune.contention import Contention, Job, Pair, left_out_error, plan
 from wattsmith.tune.load import steady
+from wattsmith.tune.serving import Policy
 
 pytest.importorskip("scipy")
 
@@ -61,3 +62,36 @@ def test_fine_tuning_waits_when_it_does_not():
 
 def test_a_limit_that_nothing_keeps_is_told():
     assert plan(steady(10.0, 1.0), 0.005, lambda _, __: 0.01, batches=(1, 2)) is None
+
+
+def sharing_s(one, other):
+    """Beside anything, one's own work takes twice as long."""
+    return (1e-3 + one.flops / 1e12) * (1.0 if other is None else 2.0)
+
+
+def test_a_device_that_is_shared_by_halves_is_better_told_by_what_slows_down():
+    pairs = [
+        Pair(inference=inference(batch), fine_tuning=other, latency_s=sharing_s(inference(batch), other))
+        for batch in (1, 4, 16)
+        for other in (None, FINE_TUNING)
+    ]
+    assert left_out_error(pairs, "slows down") < left_out_error(pairs, "adds up")
+    model = Contention.fit(pairs)
+    assert model.shape == "slows down"
+    assert model.latency_s(inference(8), FINE_TUNING) == pytest.approx(sharing_s(inference(8), FINE_TUNING), rel=0.02)
+    with pytest.raises(BadInput, match="no shape 'round'"):
+        Contention.fit(pairs, "round")
+
+
+def test_the_most_wanted_that_fits_runs_beside():
+    took_s = {64: 0.2, 8: 0.02, None: 0.01}
+    came = plan(steady(10.0, 5.0), 0.05, lambda _, beside: took_s[beside], batches=(1,), besides=(64, 8, None))
+    assert came.beside == 8
+    assert came.fine_tunes
+
+
+def test_of_policies_that_keep_the_limit_the_one_with_the_fewest_batches_is_taken():
+    policies = [Policy(batch=b, wait_s=w) for b in (1, 4) for w in (0.0, 0.2, 0.35)]
+    came = plan(steady(10.0, 5.0), 0.5, lambda _, __: 0.01, policies=policies, besides=(None,))
+    assert came.policy == Policy(batch=4, wait_s=0.35)  # four have come after 0.3 s
+    assert came.foreseen.batches == 13

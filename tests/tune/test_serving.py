@@ -1,5 +1,6 @@
 """A load, served in earnest and by arithmetic."""
 
+import itertools
 import time
 
 import pytest
@@ -7,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattsmith.terms.errors import BadInput
-from wattsmith.tune.load import Served, poisson, replayed, steady
-from wattsmith.tune.serving import Policy, foreseen, serve
+from wattsmith.tune.load import Served, poisson, poisson_of, replayed, steady
+from wattsmith.tune.serving import Policy, foreseen, serve, serve_clients
 
 
 def test_percentiles_are_values_that_were_measured():
@@ -58,6 +59,12 @@ def test_two_servers_work_side_by_side():
     assert came.latencies_s == (1.0, 1.0)
 
 
+def test_batches_begin_no_faster_than_the_pace():
+    came = foreseen([0.0, 0.1, 0.2, 3.0], lambda _: 0.5, Policy(batch=4, pace_s=1.0))
+    assert came.latencies_s == pytest.approx((0.5, 1.4, 1.3, 0.5))  # the second and third go together, at 1.0
+    assert came.batches == 3
+
+
 @given(
     st.lists(st.floats(0, 10), min_size=1, max_size=40).map(sorted),
     st.integers(1, 8),
@@ -100,3 +107,58 @@ def test_a_policy_makes_sense():
         Policy(batch=0)
     with pytest.raises(BadInput, match="positive"):
         poisson(0.0, 1.0)
+
+
+def test_a_pace_is_kept_in_earnest():
+    begun = []
+    serve(steady(200.0, 0.1), lambda _: begun.append(time.perf_counter()), Policy(batch=8, concurrency=2, pace_s=0.02))
+    assert min(b - a for a, b in itertools.pairwise(begun)) > 0.018
+
+
+def test_who_waits_too_long_is_left_and_counts_with_what_it_waited():
+    came = serve(steady(100.0, 0.1), lambda _: time.sleep(0.05), Policy(), patience_s=0.05)
+    assert came.arrived == 10
+    assert came.answered + len(came.left_s) == 10
+    assert 2 <= came.answered <= 5
+    assert came.percentile_s(0.99) == max(*came.latencies_s, *came.left_s) > 0.05
+    assert came.over(0.01) == 1.0
+
+
+def test_clients_ask_again_as_soon_as_they_are_answered():
+    came = serve_clients(2, 0.1, lambda _: time.sleep(0.01), Policy(concurrency=2))
+    assert 6 <= came.answered == came.arrived <= 24  # two at a time, ten times, if nothing else ran
+    with pytest.raises(BadInput, match="at least one client"):
+        serve_clients(0, 1.0, lambda _: None, Policy())
+
+
+def test_each_server_may_have_an_answer_of_its_own():
+    counts = [0, 0]
+
+    def answer(which):
+        def counted(n):
+            counts[which] += n
+            time.sleep(0.01)
+
+        return counted
+
+    came = serve(steady(1_000.0, 0.05), [answer(0), answer(1)], Policy(batch=4, concurrency=2))
+    assert sum(counts) == came.answered == 50
+    assert min(counts) > 0
+    with pytest.raises(BadInput, match="2 servers need an answer each, got 1"):
+        serve([0.0], [answer(0)], Policy(concurrency=2))
+
+
+@given(st.integers(1, 200), st.floats(0.1, 100.0), st.integers(0, 5))
+def test_a_number_of_queries_comes_at_moments_of_chance(count, duration_s, seed):
+    came = poisson_of(count, duration_s, seed)
+    assert len(came) == count
+    assert came == sorted(came)
+    assert 0 <= came[0] <= came[-1] <= duration_s
+
+
+def test_a_percentile_of_steady_waits_is_sure_and_one_of_a_burst_is_not():
+    sure = Served(latencies_s=(0.01,) * 400, arrived=400, duration_s=1.0)
+    burst = Served(latencies_s=(0.01,) * 395 + (0.5,) * 5, arrived=400, duration_s=1.0)
+    assert sure.percentile_error(0.99) == 0.0
+    assert burst.percentile_error(0.99) > 0.5
+    assert Served(latencies_s=(0.01,), arrived=1, duration_s=1.0).percentile_error(0.99) == 1.0
