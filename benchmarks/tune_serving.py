@@ -112,7 +112,7 @@ class Bench:
     def tune(self) -> Mapping[str, Any]:
         knobs = knobs_for(self.limit_s, gpu=self.model.cuda)
         knobs = available_knobs(self.model, knobs, self.say)
-        goal = Goal(limits=(f"latency_p99<={self.limit_s!r}s",), manner=Manner(budget=TRIALS))
+        goal = Goal(limits=(f"latency_p99<={self.limit_s!r}s",), manner=Manner(budget=self.options.trials))
         made = [0]
 
         def measure(setting: Mapping[str, Any]) -> Any:
@@ -134,7 +134,7 @@ class Bench:
     def compare(self, setting: Mapping[str, Any]) -> None:
         """Default and tuned in turn."""
         rows: dict[str, list[dict[str, Any]]] = {"before": [], "after": []}
-        for pair in range(PAIRS):
+        for pair in range(self.options.pairs):
             order = (("before", How()), ("after", how_of(setting)))
             for name, how in order if pair % 2 == 0 else reversed(order):  # a drift must not favour one of them
                 rows[name].append(self.window(how))
@@ -188,6 +188,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default=None, help="cuda:0 or cpu; by default what there is")
     parser.add_argument("--seconds", type=float, default=350.0, help="about how long all of it may take")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="that the tuner may make")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="of before and after")
     parser.add_argument("--json", type=Path, help="write all that was measured to this file")
     parser.add_argument("--data", type=Path, help="not needed: nothing is read")
     options = parser.parse_args()
@@ -223,7 +225,7 @@ def main() -> int:
                 bench.compare(setting)
                 if at == 0:
                     bench.told["table"] = table = measured_table(bench, short_s)
-                    bench.told["peers"] = replayed_on(table, bench.limit_s, TRIALS, bench.say)
+                    bench.told["peers"] = replayed_on(table, bench.limit_s, options.trials, bench.say)
                 bench.told["beside"] = beside_fine_tuning(bench, setting)
                 if network is networks[-1]:  # last of all: what runs in a part of a GPU may leave traces in libraries
                     bench.one_by_one(short_s)

@@ -24,7 +24,7 @@ def beside_fine_tuning(bench: Any, setting: Mapping[str, Any]) -> dict[str, Any]
     large, small = (
         FineTuning(model.loaded, batch=batch, device=bench.options.device) for batch in bench.network.fine_tuned
     )
-    shared = learn_contention(model, how, [large, small], BATCHES, seconds_each_s=0.08 * bench.window_s)
+    shared = learn_contention(model, how, [large, small], BATCHES, seconds_each_s=bench.window_s / 8)
     errors = {shape: left_out_error(shared.pairs, shape) for shape in SHAPES}
     for pair in shared.pairs:
         other = None if pair.fine_tuning is None else pair.fine_tuning.batch
