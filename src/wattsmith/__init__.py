@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
     from wattsmith.flows.recording import record
+    from wattsmith.flows.splitting import boundary as boundary
+    from wattsmith.flows.splitting import opaque as opaque
+    from wattsmith.flows.splitting import split
     from wattsmith.flows.tuning import tune
     from wattsmith.terms.energy import Window
     from wattsmith.terms.errors import WattsmithError
@@ -36,6 +39,7 @@ __all__ = [
     "open_session",
     "record",
     "replay",
+    "split",
     "tune",
 ]
 
@@ -54,7 +58,11 @@ _HOMES = {
     "open_session": ("wattsmith.flows.measuring", "open_session"),
     "record": ("wattsmith.flows.recording", "record"),
     "replay": ("wattsmith.flows.measuring", "replay"),
+    "split": ("wattsmith.flows.splitting", "split"),
     "tune": ("wattsmith.flows.tuning", "tune"),
+    # Marks that are written inside of a step; they belong to split, so that the list above stays short.
+    "boundary": ("wattsmith.flows.splitting", "boundary"),
+    "opaque": ("wattsmith.flows.splitting", "opaque"),
 }
 
 

@@ -103,14 +103,13 @@ def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any) -> 
 
 def _finder(attribute: Attribute, watched: Any) -> Callable[[], Any]:
     """Looks ATTRIBUTE up where its owner has it now, so that moved and reloaded modules are followed."""
-    if attribute.kind == STATE and attribute.owner is not None:
+    if attribute.kind in (STATE, CONSTANT) and attribute.owner is not None:
         owner, name = attribute.owner, attribute.name.rpartition(".")[2]
         return lambda: getattr(owner, name)
-    loose = watched.held.loose.get(attribute.name)
     if attribute.kind == "object" and type(attribute.value).__name__ in ("Generator", "FakeScriptObject"):
         generators = watched.held.generators
         return lambda: generators[0]
-    value = attribute.value if loose is None else loose
+    value = attribute.value
     return lambda: value
 
 

@@ -5,11 +5,12 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from typing import Any
 
 from wattsmith.split.flattening import Flattener
 from wattsmith.split.handing import THING, Leaf, Unseen, rebuilt
+from wattsmith.split.lengths import open_lengths
 from wattsmith.split.marks import OpaqueOutputs, OpaqueStep, flat_arguments, watched_by
 from wattsmith.split.operators import split_operators
 from wattsmith.split.problems import NotSplittable, calling_place
@@ -147,14 +148,11 @@ def exported(
     dims += [{0: Dim.AUTO} for _ in exporter.hints]
 
     def program_with(lines: Any) -> Any:
-        with (
-            warnings.catch_warnings(),
-            watched_by(exporter),
-            split_operators().followed_by(exporter),
-            _silence(),
-            lines,
-        ):
+        watching = watched_by(exporter), split_operators().followed_by(exporter), _silence(), open_lengths(), lines
+        with warnings.catch_warnings(), ExitStack() as stack:
             warnings.simplefilter("ignore")
+            for one in watching:
+                stack.enter_context(one)
             exporter.made.clear()
             return torch.export.export(whole, tuple(given), dynamic_shapes={"given": tuple(dims)}, strict=False)
 
@@ -234,7 +232,7 @@ def _flat(program: Any, named: dict[str, Any], held: Held, exporter: Exporter, k
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             attributes[at] = _state(spec.target, named, roots)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
-            attributes[at] = _constant(program.constants[spec.target], spec.target, named, roots)
+            attributes[at] = _constant(program.constants[spec.target], spec.target, named, roots, held)
         else:
             attributes[at] = Attribute(kind=OBJECT, value=program.constants.get(spec.target), name=spec.target)
     flattener = Flattener(attributes, users, kinds, exporter)
@@ -263,12 +261,14 @@ def _state(target: str, named: dict[str, Any], roots: dict[str, str]) -> Attribu
     return Attribute(kind=STATE, value=value, name=f"{roots[root]}.{path}".lstrip("."), owner=owner)
 
 
-def _constant(value: Any, target: str, named: dict[str, Any], roots: dict[str, str]) -> Attribute:
-    """A tensor that is neither parameter nor buffer; where it is an attribute of a module, it is called so."""
+def _constant(value: Any, target: str, named: dict[str, Any], roots: dict[str, str], held: Held) -> Attribute:
+    """A tensor that is neither parameter nor buffer; called as the module or the function calls it that has it."""
     root, _, path = target.partition(".")
     if root in named and path:
-        return Attribute(kind=CONSTANT, value=value, name=f"{roots[root]}.{path}".lstrip("."))
-    return Attribute(kind=CONSTANT, value=value, name=target)
+        owner = operator.attrgetter(path.rpartition(".")[0])(named[root]) if "." in path else named[root]
+        return Attribute(kind=CONSTANT, value=value, name=f"{roots[root]}.{path}".lstrip("."), owner=owner)
+    known = next((name for name, one in held.loose.items() if one is value), target)
+    return Attribute(kind=CONSTANT, value=value, name=known)
 
 
 def _names_a_hint(guard: str, inputs: int, hints: int) -> bool:

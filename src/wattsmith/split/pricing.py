@@ -35,13 +35,13 @@ _ALIKE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What the trainer pays. A worker's second costs a share of the trainer's, since workers can be added."""
+    """What the trainer pays. A worker's second costs a share of the trainer's: a core takes some watts of hundreds."""
 
     link_bytes_per_s: float = 6.5e9  # into the trainer's memory, through shared memory
     bus_bytes_per_s: float | None = None  # on to the trainer's device; None: it computes where the batch arrives
     trainer_bytes_per_s: float = 4e9  # how fast the trainer's device goes through the tensors of such operators
     trainer_call_s: float = 5e-6  # what one more operator costs the trainer
-    worker_ratio: float = 0.1  # a worker's second against the trainer's
+    worker_ratio: float = 0.02  # a worker's second against the trainer's
 
     def __post_init__(self) -> None:
         for name in ("link_bytes_per_s", "trainer_bytes_per_s"):

@@ -29,9 +29,10 @@ def traced_twice(trace: Callable[[], Traced], held: Held) -> Traced:
 def _traced(trace: Callable[[], Traced], held: Held, seed: int) -> Traced:
     with put_back(held):
         seed_everything(seed)
-        before = generator_states()
+        before = generator_states() | _own(held)
         traced = trace()
-        drew = [name for name, state in generator_states().items() if before.get(name, state) != state]
+        after = generator_states() | _own(held)
+        drew = [name for name, state in after.items() if before.get(name, state) != state]
     if drew:
         line = _line_that_draws(trace, held)
         at = f" at {line}" if line else ""
@@ -51,14 +52,19 @@ def _refuse_generators_of_its_own(traced: Traced, held: Held) -> None:
             )
 
 
+def _own(held: Held) -> dict[str, Any]:
+    return {f"its torch.Generator {at}": one.get_state().numpy().tobytes() for at, one in enumerate(held.generators)}
+
+
 def generator_states() -> dict[str, Any]:
     """The states of the global generators, by name."""
     import torch
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    states: dict[str, Any] = {
-        "Python's random": random.getstate(),
-        "torch's generator": torch.get_rng_state().numpy().tobytes(),
-    }
+    # A trace in progress would take the state for a tensor of the step.
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        state = torch.get_rng_state().numpy().tobytes()
+    states: dict[str, Any] = {"Python's random": random.getstate(), "torch's generator": state}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         kind, keys, *rest = numpy.get_state()

@@ -6,6 +6,7 @@ from typing import Any
 
 from wattsmith.split.handing import CONSTANT as CONSTANT_LEAF
 from wattsmith.split.handing import Leaf, rebuilt
+from wattsmith.split.lengths import open_lengths
 from wattsmith.split.problems import calling_place
 from wattsmith.split.state import Held
 from wattsmith.split.traced import CONSTANT, OBJECT, STATE, Attribute, Traced
@@ -55,7 +56,8 @@ def symbolic(
     for name, module in zip(names, held.modules.values(), strict=True):
         whole.add_module(name, module)
     tracer = Tracer()
-    graph = tracer.trace(whole)
+    with open_lengths():
+        graph = tracer.trace(whole)
     attributes = {
         str(node.target): _attribute(tracer.root, str(node.target), names)
         for node in graph.nodes

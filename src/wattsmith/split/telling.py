@@ -77,7 +77,7 @@ def _place(node: Any, roles: Roles, chosen: Choice, seen: dict[Any, Seen]) -> Pl
         name=node.name,
         operator="batch" if node.op == "placeholder" else short_name(node),
         side=side,
-        why=_why(node, kind, on_data, roles),
+        why=_why(node, kind, on_data, roles, seen),
         could_move=side != BOTH and node not in roles.on_data and node not in roles.on_training,
         takes=tuple(one.name for one in node.all_input_nodes if one.op != "get_attr"),
         output_bytes=None if one is None else one.output_bytes,
@@ -85,7 +85,7 @@ def _place(node: Any, roles: Roles, chosen: Choice, seen: dict[Any, Seen]) -> Pl
     )
 
 
-def _why(node: Any, kind: str, on_data: bool, roles: Roles) -> str:
+def _why(node: Any, kind: str, on_data: bool, roles: Roles, seen: dict[Any, Seen]) -> str:
     if kind == FIXED:
         return "a constant, made on both sides"
     if node in roles.on_data:
@@ -98,4 +98,10 @@ def _why(node: Any, kind: str, on_data: bool, roles: Roles) -> str:
     pinned = [one for one in group or () if one in roles.on_training]
     if pinned:
         return f"writes into the same tensor as {pinned[0].name}"
-    return "cheaper with training: less crosses before it than after it"
+    before = sum({one: seen[one].output_bytes or 0 for one in node.all_input_nodes if one in seen}.values())
+    after = seen[node].output_bytes or 0 if node in seen else 0
+    return (
+        f"cheaper with training: it makes {after} bytes of {before}"
+        if after > before
+        else ("cheaper with training, where what it takes or gives is needed anyway")
+    )
