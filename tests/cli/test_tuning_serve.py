@@ -82,6 +82,10 @@ def test_it_serves_and_tunes_meanwhile(net):
         (("--knob", "batch=1,2", "--rate", "100", "--device", "cuda:0"), "no GPU here"),
         (("--knob", "batch=1,2", "--rate", "100", "--limit", "power<=1W", "--limit", "power>=2W"), "keep both"),
         (("--knob", "batch=1,2", "--rate", "100", "--window", "4"), "no unit"),
+        (
+            ("--knob", "batch=1,2", "--rate", "100", "--limit", "accuracy>=0.9", *LOAD[4:]),
+            "no metric accuracy; what came is time_s",
+        ),
         (("--knob", "batch=1,2", "--rate", "100", "--live", "1s"), "keeps one limit"),
         (("--knob", "gpu:0/power_limit=300W", "--rate", "100", "--meters", "modelled:10W-65W"), "gpu:0"),
     ],

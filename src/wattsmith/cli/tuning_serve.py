@@ -30,6 +30,7 @@ from wattsmith.cli.tuning import (
 from wattsmith.flows.serving import Load, load_of_trace, tune_serving
 from wattsmith.flows.serving_beside import FineTuning
 from wattsmith.flows.serving_live import LiveWindow, Stretch, serve_live
+from wattsmith.flows.serving_model import usual_device
 from wattsmith.flows.tuning import curve_in, parse_knobs
 from wattsmith.flows.tuning_cache import cached_trials, source_mark
 from wattsmith.flows.tuning_hardware import Means
@@ -59,7 +60,9 @@ def serve(
         list[str] | None,
         typer.Option("--input", help="Size of one query, such as 3x224x224 or 128:int64; once per input."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda:0 and so on.", metavar="NAME")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option(help="cuda:0 and so on, or cpu; else the first GPU, if any.", metavar="NAME")
+    ] = None,
     rate: Annotated[
         str | None, typer.Option(help="Queries per second; with --live several in turn: 100,300.", metavar="N")
     ] = None,
@@ -106,6 +109,7 @@ def serve(
     knobs = parse_knobs(knob or [], at or [], first=True)
     if not knobs:
         raise BadInput("there is no knob to turn: give one with its levels, such as --knob batch=1,2,4,8")
+    device = device or usual_device()
     if live is not None:
         _live(model, knobs, inputs, device, rate, limit, live, window, beside, meters, as_json=as_json)
         return

@@ -15,7 +15,7 @@ from wattsmith.flows.models import LoadedModel, load_model, with_batch
 from wattsmith.flows.models.inputs import Inputs
 from wattsmith.flows.models.python_source import moved_copy
 from wattsmith.flows.record_worker import describe_device
-from wattsmith.terms.errors import BadInput, BadTerm
+from wattsmith.terms.errors import BadInput, BadTerm, ExtraNeeded
 from wattsmith.terms.quantity import parse_quantity
 from wattsmith.terms.tuning import Level
 from wattsmith.tune.serving import Answer, Policy
@@ -41,6 +41,15 @@ class How:
     share: float = 1.0  # of the GPU's multiprocessors
     threads: int | None = None  # of one operator on the CPU; None: as PyTorch has it
     affinity: tuple[int, ...] | None = None  # the cores that may be used; None: all
+
+
+def usual_device() -> str:
+    """The first GPU that PyTorch sees, or else the CPU."""
+    try:
+        import torch
+    except ImportError as missing:
+        raise ExtraNeeded("serving a model needs PyTorch: pip install 'wattsmith[torch]'") from missing
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 def _count(level: Level) -> int:
