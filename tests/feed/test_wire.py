@@ -299,7 +299,7 @@ def test_a_refusal_says_why(strangers):
 def test_a_silent_caller_is_given_up(strangers):
     _caller, trainer = strangers
     began_s = time.monotonic()
-    with pytest.raises(PeerLost, match="greeting for 0.05 s"):
+    with pytest.raises(PeerLost, match=r"greeting for 0\.05 s"):
         admit(trainer, TOKEN, 1 << 20, within_s=0.05)
     assert time.monotonic() - began_s < 5
 

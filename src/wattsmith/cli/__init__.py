@@ -8,6 +8,7 @@ import typer
 from wattsmith import __version__
 from wattsmith.cli.controlling import control, restore
 from wattsmith.cli.estimating import estimate_command
+from wattsmith.cli.feeding import feed
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
 from wattsmith.cli.tuning import tune
@@ -46,6 +47,7 @@ app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings
 app.add_typer(record, name="record")
 app.command("estimate")(estimate_command)
 app.add_typer(tune, name="tune")
+app.add_typer(feed, name="feed")
 app.command()(restore)
 app.add_typer(control, name="control")
 

@@ -6,6 +6,7 @@ nothing here takes time from the trainer.
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, M
 from wattsmith.feed.packing import room_for, unpack
 from wattsmith.feed.pinning import Pinner
 from wattsmith.feed.progress import Progress
-from wattsmith.feed.remote import Yard
+from wattsmith.feed.remote import OpenYard, Yard, mixed
 from wattsmith.feed.reporting import Counts
 from wattsmith.feed.seeding import epoch_seed
 from wattsmith.feed.slots import Notes, Slot, Slots
@@ -87,6 +88,8 @@ class Engine:
         self._longest_s = 0.0
         self._seen = 0
         self._error: Any = None
+        # Whole numbers alone are the same everywhere; a data half knows whether it holds anything else.
+        self._alike = getattr(recipe.data, "unlike", None) == ()
         self.pinner = pinner
         self.closed = False
 
@@ -177,6 +180,12 @@ class Engine:
     def workers(self) -> list[Any]:
         """The processes at work, by seat."""
         return [hand.process for hand in self._crew.at_work()]
+
+    @property
+    def address(self) -> str | None:
+        """Where workers from elsewhere come to by themselves; None: they do not."""
+        yard = self._crew.yard
+        return str(yard.address) if isinstance(yard, OpenYard) and not self.closed else None
 
     @property
     def fleet(self) -> list[dict[str, Any]]:
@@ -325,6 +334,7 @@ class Engine:
                 self._error = self._error or news.error
                 if news.about is not None:
                     hand.about = news.about
+                    self._look_at_fleet()
                     self._dispatch()
                 for number, snapshot in news.snapshots.items():
                     self._progress.note_begin(number, snapshot)
@@ -335,6 +345,13 @@ class Engine:
                 self._source.end(news.shard)
         if hand.leaving or hand.late:
             self._send_home()
+
+    def _look_at_fleet(self) -> None:
+        """Warn once where machines differ so that a batch that is made again may not be the same."""
+        differs = None if self._alike else mixed(self.fleet)
+        if differs is not None:
+            self._alike = True
+            warnings.warn(differs, stacklevel=2)
 
     def _take_batch(self, hand: Hand, made: Made, payload: bytearray | None) -> None:
         slot = self._slot_of.pop(made.serial, None)

@@ -273,6 +273,18 @@ class Feeder(DataLoader):  # type: ignore[misc]
         if engine is not None and not engine.closed:
             engine.resize(workers)
 
+    def close(self) -> None:
+        """Send all workers home now rather than when the Feeder is forgotten. It can be iterated over again."""
+        engine = None if self._engine is None else self._engine()
+        if engine is not None:
+            engine.close()
+
+    @property
+    def address(self) -> str | None:
+        """Where workers come to, once iteration has begun; None: nowhere."""
+        engine = None if self._engine is None else self._engine()
+        return None if engine is None else engine.address
+
     # Parts
 
     @property
