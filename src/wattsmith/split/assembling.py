@@ -12,15 +12,18 @@ from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, loads, trai
 from wattsmith.split.roles import OPAQUE, Roles
 from wattsmith.split.traced import CONSTANT, STATE, Attribute, Traced
 
+SIZES = "sizes_of_the_batch"  # what crosses last where the cut was made by hand
 _SIZE = re.compile(r"L\['given'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 _ONE_IS_SPECIAL = re.compile(r"!= [01]$|>= [12]$|^[12] <=|> [01]$")
 
 
-def assembled(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any) -> tuple[SavedHalf, Any, Packed]:
-    """The data half, the training half, and what was packed into the former."""
+def assembled(
+    traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_hand: Any = None
+) -> tuple[SavedHalf, Any, Packed]:
+    """The data half, the training half, and what was packed into the former. BY_HAND: runs training untraced."""
     packed = Packed()
     written = data_file(traced, roles, graphs, watched, packed, hard_guards(traced, watched))
-    return loads(written), _training(traced, roles, graphs, watched), packed
+    return loads(written), _training(traced, roles, graphs, watched, by_hand), packed
 
 
 def hard_guards(traced: Traced, watched: Any) -> list[str]:
@@ -68,7 +71,7 @@ def data_file(
         "inputs": [leaf_of[node.name] for node in graphs.data.nodes if node.op == "placeholder"],
         "written": sorted(leaf_of[node.name] for node in roles.written_inputs),
         "opaque": any(kind == OPAQUE for kind in roles.kinds.values()),
-        "crossing": [node.name for node in graphs.crossing],
+        "crossing": [node.name for node in graphs.crossing] + ([SIZES] if graphs.training is None else []),
         "needs": sorted(packed.needs),
         "nodes": nodes,
     }
@@ -78,14 +81,16 @@ def data_file(
     return file.getvalue()
 
 
-def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any) -> Any:
+def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_hand: Any) -> Any:
     import torch
     from torch.utils._pytree import tree_unflatten
 
-    run = torch.fx.GraphModule(torch.nn.Module(), graphs.training)
+    run = by_hand or torch.fx.GraphModule(torch.nn.Module(), graphs.training)
     outputs, form = list(traced.outputs), traced.output_form
 
-    def finish(given: tuple[Any, ...]) -> Any:
+    def finish(given: Any) -> Any:
+        if by_hand is not None:
+            return given
         return tree_unflatten([given[what] if kind == "node" else what for kind, what in outputs], form)
 
     used = {node.target for node in graphs.data.nodes if node.op == "get_attr"}

@@ -21,7 +21,7 @@ class CutGraphs:
 
     data: Any
     training: Any
-    attributes: tuple[str, ...]
+    attributes: tuple[str, ...]  # of the training half, whose graph is None where it is the user's own code
     crossing: tuple[Any, ...]  # nodes of the whole graph
 
 
@@ -34,7 +34,7 @@ def cut_graphs(traced: Traced, roles: Roles, data: frozenset[Any], seen: dict[An
             needed |= {node, *node.all_input_nodes}
     crossing = tuple(node for node in nodes if node in data and node in needed)
     return CutGraphs(
-        data=_data_graph(traced, roles, data, crossing, seen),
+        data=data_graph(traced, roles, data, crossing, seen),
         training=(training := _training_graph(traced, roles, data, crossing, seen, output))[0],
         attributes=training[1],
         crossing=crossing,
@@ -109,13 +109,22 @@ class _Writer:
             self._context = context
 
 
-def _data_graph(traced: Traced, roles: Roles, data: frozenset[Any], crossing: tuple[Any, ...], seen: Any) -> Any:
+def data_graph(
+    traced: Traced,
+    roles: Roles,
+    data: frozenset[Any],
+    crossing: tuple[Any, ...],
+    seen: Any,
+    also: tuple[Any, list[Any]] | None = None,
+) -> Any:
+    """The graph that gives CROSSING. ALSO: a function and the nodes to call it with; what it gives is sent last."""
+
     def here(node: Any) -> bool:
         return node in data or (roles.kinds[node] == FIXED and not _is_generator(traced, node))
 
     # What draws at random is kept even if nobody uses it: what is drawn after it would otherwise change.
     kept = {node for node in data if roles.kinds[node] in (DRAWN, OPAQUE) or str(node.target).startswith(_KEPT)}
-    needed = _closure({*crossing, *kept}, roles, here)
+    needed = _closure({*crossing, *kept, *(also[1] if also else ())}, roles, here)
     writer = _Writer()
     for node in traced.nodes():
         if node not in needed:
@@ -129,7 +138,10 @@ def _data_graph(traced: Traced, roles: Roles, data: frozenset[Any], crossing: tu
                 writer.known[str(node.target)] = writer.graph.create_node("get_attr", str(node.target))
             writer.copy(node, (True, context_of(node)[1]), on_data=True)
     writer.block(ORDINARY)
-    writer.graph.output(tuple(_sent(writer, node, seen) for node in crossing))
+    sent = [_sent(writer, node, seen) for node in crossing]
+    if also is not None:
+        sent.append(writer.graph.call_function(also[0], ([writer.known[one] for one in also[1]],)))
+    writer.graph.output(tuple(sent))
     return writer.graph
 
 

@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from wattsmith.split.handing import is_thing
 from wattsmith.split.problems import NotSplittable
 
 
@@ -175,7 +174,7 @@ def flat_arguments(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[A
     leaves: list[Any] = []
 
     def form_of(value: Any) -> Any:
-        if isinstance(value, list | tuple) and not is_thing(value) and not hasattr(value, "_fields"):
+        if type(value) in (list, tuple):
             return type(value)(form_of(one) for one in value)
         if type(value) is dict:
             return {key: form_of(one) for key, one in value.items()}

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from wattsmith.split.roles import FIXED, TAINTED, Roles
+from wattsmith.split.roles import TAINTED, Roles
 from wattsmith.split.traced import Traced, context_of
 
 _NUMBERS = {bool: "bool", int: "int64", float: "float64"}
@@ -49,8 +49,7 @@ def seen_in_run(traced: Traced, roles: Roles, inputs: Sequence[Any]) -> dict[Any
                     values[node] = called(node, args, named, traced)
             else:
                 continue
-            if roles.kinds[node] != FIXED:
-                seen[node] = _told(values[node], [values[one] for one in node.all_input_nodes])
+            seen[node] = _told(values[node], [values[one] for one in node.all_input_nodes])
     return seen
 
 

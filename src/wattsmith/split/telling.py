@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from wattsmith.split.assembling import SIZES
 from wattsmith.split.cutting import CutGraphs, is_drawing_in_training
 from wattsmith.split.graphfile import Packed
 from wattsmith.split.handing import sliced
@@ -30,6 +31,10 @@ def cut_told(
         )
         for node in graphs.crossing
     )
+    if graphs.training is None:
+        sizes = sum(max(1, len(seen[node].shape)) for node in traced.nodes() if node.op == "placeholder")
+        crossing = (*crossing, Crossing(name=SIZES, shape=(sizes,), dtype="int64", size_bytes=8 * sizes))
+        notes = [*notes, "the training half is the step's own code, which is not traced"]
     live = [node for node in traced.nodes() if node.op != "get_attr"]
     places = tuple(_place(node, roles, chosen, seen) for node in live)
     used = {node.name for node in graphs.data.nodes}

@@ -5,17 +5,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattsmith.split.assembling import assembled
+from wattsmith.split.byhand import (
+    Replay,
+    ToTheBoundary,
+    graph_to_boundary,
+    refuse_state_before_boundary,
+    traced_to_boundary,
+    training_by_hand,
+)
 from wattsmith.split.checking import compared
-from wattsmith.split.cutting import cut_graphs
+from wattsmith.split.cutting import CutGraphs, cut_graphs
 from wattsmith.split.exporting import Exporter, exported
 from wattsmith.split.handing import THING, Leaf, batch_size, called_with, is_tensor, kind_of, sliced, structure_of
 from wattsmith.split.marks import Recorder, watched_by
-from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Prices, cheapest_cut
+from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Choice, Prices, cheapest_cut
 from wattsmith.split.problems import WAYS_OUT, FrozenRandomness, NotSplittable, first_line, place_of
 from wattsmith.split.randomness import traced_twice
-from wattsmith.split.roles import roles_of
-from wattsmith.split.running import seen_in_run
+from wattsmith.split.roles import FIXED, Roles, roles_of
+from wattsmith.split.running import Seen, seen_in_run
 from wattsmith.split.state import Held, held_by, kept_randomness, put_back, seed_everything
+from wattsmith.split.symbolic import symbolic
 from wattsmith.split.telling import cut_told
 from wattsmith.split.traced import Traced
 from wattsmith.terms.cut import Crossing, Cut
@@ -83,18 +92,33 @@ def split(
     _need_torch()
     _check_arguments(step, example, sizes)
     watched = _watch(step, example, update)
-    traced, tracer_notes = _traced(watched, sizes)
+    traced, tracer_notes, exporter = _traced(watched, sizes)
     roles = roles_of(traced, watched.changed, frozen)
     inputs = [value for value, leaf in zip(watched.values, watched.leaves, strict=True) if leaf.kind != "constant"]
     with kept_randomness():
         seed_everything(_SEED)
         seen = seen_in_run(traced, roles, inputs)
-    chosen = cheapest_cut(traced, roles, seen, prices or _usual_prices(watched.held), strict)
-    graphs = cut_graphs(traced, roles, chosen.data, seen)
-    data, train, packed = assembled(traced, roles, graphs, watched)
+    if exporter is not None:
+        chosen, graphs, replay = _cut_by_hand(watched, traced, roles, seen, exporter)
+    else:
+        chosen = cheapest_cut(traced, roles, seen, prices or _usual_prices(watched.held), strict)
+        graphs, replay = cut_graphs(traced, roles, chosen.data, seen), None
+    data, train, packed = assembled(traced, roles, graphs, watched, replay)
     cut = cut_told(traced, roles, chosen, graphs, seen, watched, data, packed, tracer_notes)
     made = Split(data=data, train=train, cut=cut)
     return compared(made, traced, roles, chosen.data, watched, _SEED) if check else made
+
+
+def _cut_by_hand(
+    watched: "Watched", traced: Traced, roles: Roles, seen: dict[Any, Seen], exporter: Exporter
+) -> tuple[Choice, CutGraphs, Callable[..., Any]]:
+    refuse_state_before_boundary(traced, roles)
+    graph, crossing = graph_to_boundary(traced, roles, seen)
+    numbers = frozenset(at for at, node in enumerate(crossing) if seen[node].is_number)
+    replay = training_by_hand(Replay(watched, traced, exporter, numbers))
+    data = frozenset(one for one in traced.nodes() if roles.kinds[one] != FIXED)
+    graphs = CutGraphs(data=graph, training=None, attributes=(), crossing=crossing)
+    return Choice(data=data, cost_s=0.0), graphs, replay
 
 
 def _need_torch() -> None:
@@ -215,9 +239,8 @@ def _run_update(update: Callable[[], Any]) -> None:
         raise NotSplittable(f"update fails{at}: {type(failed).__name__}: {first_line(failed)}") from failed
 
 
-def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str]]:
-    from wattsmith.split.symbolic import symbolic
-
+def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str], Exporter | None]:
+    """The step's graph, notes, and, where only what comes before its boundary could be traced, who followed that."""
     common = (watched.call, watched.example, watched.structure, watched.leaves, watched.values, watched.held)
 
     def by_export() -> Traced:
@@ -227,7 +250,7 @@ def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str]]:
         return symbolic(*common)
 
     try:
-        return traced_twice(by_export, watched.held), []
+        return traced_twice(by_export, watched.held), [], None
     except NotSplittable:
         raise
     except Exception as refused:  # noqa: BLE001 - torch.export raises anything; what it says is told below
@@ -235,17 +258,34 @@ def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str]]:
             raise ours from None
         first = refused
     try:
-        return traced_twice(by_fx, watched.held), [f"torch.export said: {first_line(first)}"]
+        return traced_twice(by_fx, watched.held), [f"torch.export said: {first_line(first)}"], None
     except FrozenRandomness:
         raise
     except Exception as second:  # noqa: BLE001 - the same of torch.fx
+        if watched.recorders[watched.batch].boundaries:
+            return _traced_by_hand(watched, sizes, first)
         raise _untraceable(first, second) from first
 
 
-def _exporter(watched: Watched) -> Exporter:
+def _traced_by_hand(watched: Watched, sizes: str, why: BaseException) -> tuple[Traced, list[str], Exporter]:
+    exporter = _exporter(watched, ToTheBoundary)
+    assert isinstance(exporter, ToTheBoundary)
+    try:
+        traced = traced_twice(lambda: traced_to_boundary(watched, exporter, sizes), watched.held)
+    except NotSplittable:
+        raise
+    except Exception as refused:  # noqa: BLE001 - torch.export raises anything
+        at = f" at {place}" if (place := place_of(refused)) else ""
+        raise NotSplittable(
+            f"what comes before the boundary cannot be traced{at}: {_reason(refused)}. {WAYS_OUT}."
+        ) from why
+    return traced, [], exporter
+
+
+def _exporter(watched: Watched, kind: type[Exporter] = Exporter) -> Exporter:
     few = min(watched.recorders, key=lambda samples: abs(samples - 2))
     whole = watched.recorders[watched.batch]
-    return Exporter(whole.calls, watched.recorders[few].calls, (watched.batch, few))
+    return kind(whole.calls, watched.recorders[few].calls, (watched.batch, few))
 
 
 def _ours_in(failed: BaseException | None) -> NotSplittable | None:
