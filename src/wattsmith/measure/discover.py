@@ -11,6 +11,7 @@ from wattsmith.measure.ipmi import find_ipmi
 from wattsmith.measure.jetson import find_jetson
 from wattsmith.measure.modelled import find_modelled
 from wattsmith.measure.nvml import find_nvml
+from wattsmith.measure.ptd import find_ptd
 from wattsmith.measure.rapl import find_rapl
 from wattsmith.measure.redfish import find_redfish
 from wattsmith.measure.replay import find_replay
@@ -136,10 +137,11 @@ _LOCAL: dict[str, Callable[[Found, Clock, bool], None]] = {
     "cpu": _find_cpu,
     "soc": _find_soc,
 }
-_ARGUMENTS = {"redfish": "URL", "redfish-insecure": "URL", "modelled": "10W-65W", "replay": "FILE"}
+_ARGUMENTS = {"redfish": "URL", "redfish-insecure": "URL", "ptd": "HOST:PORT", "modelled": "10W-65W", "replay": "FILE"}
 _WITH_ARGUMENT: dict[str, Callable[[str, Clock], Sequence[Meter]]] = {
     "redfish": lambda url, clock: find_redfish(clock, url),
     "redfish-insecure": lambda url, clock: find_redfish(clock, url, insecure=True),
+    "ptd": lambda address, clock: find_ptd(clock, address),
     "modelled": lambda model, clock: find_modelled(clock, model),
     "replay": lambda path, clock: find_replay(Path(path), clock),
 }
