@@ -11,6 +11,7 @@ from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.feeding import feed
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
+from wattsmith.cli.splitting import split_command
 from wattsmith.cli.tuning import tune
 from wattsmith.cli.tuning_serve import serve as _serve  # noqa: F401 - joins the group
 from wattsmith.terms.errors import CommandNotStarted, WattsmithError
@@ -47,6 +48,7 @@ app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings
 app.add_typer(record, name="record")
 app.command("estimate")(estimate_command)
 app.add_typer(tune, name="tune")
+app.command("split")(split_command)
 app.add_typer(feed, name="feed")
 app.command()(restore)
 app.add_typer(control, name="control")
