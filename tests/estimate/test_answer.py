@@ -15,6 +15,7 @@ from tests.flows.knowing import h200
 from wattsmith.estimate.answer import SEQUENTIAL_S, Conditions, answer, runs_out
 from wattsmith.estimate.conformal import Doubt
 from wattsmith.estimate.device import UNTOLD, Switches
+from wattsmith.estimate.fused import Fused
 from wattsmith.estimate.memory import Peaks
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.estimate import Basis
@@ -67,6 +68,12 @@ def step_of(*calls, waits=False, **more):
         order=tuple(order),
         **more,
     )
+
+
+def knowing(**known):
+    """The model of the H200, were this KNOWN of it."""
+    model = h200().model
+    return replace(model, known=replace(model.known, **known))
 
 
 def asked(step, model=None, peaks=PEAKS, **conditions):
@@ -148,10 +155,23 @@ class TestStanding:
         factor = here.power_w.value / here.power_w.low
         assert there.power_w.value / there.power_w.low == pytest.approx(factor**2)
 
-    def test_a_compiled_step_is_outside(self):
-        found = asked(LARGE, compiled=True)
+    def test_a_compiled_step_is_the_eager_one_and_outside_where_none_was_measured(self):
+        found = asked(LARGE, knowing(fused=None), compiled=True)
         assert (found.standing, found.step_s) == ("outside", asked(LARGE).step_s)
-        assert "what compiling saves is not estimated" in found.reasons[0]
+        assert "what compiling saves was not measured" in found.reasons[0]
+
+    def test_a_compiled_step_keeps_its_products_and_is_less_certain(self):
+        model = knowing(fused=Fused(rest=0.1, host=0.25, steps=6))
+        eager, found = asked(LARGE, model, trains=False), asked(LARGE, model, trains=False, compiled=True)
+        assert found.busy_s.value == pytest.approx(eager.busy_s.value)
+        assert found.busy_s.high > eager.busy_s.high
+        assert found.host_s.value == pytest.approx(eager.host_s.value / 4)
+        assert found.standing == "edge"
+        assert found.reasons == ("only 6 compiled steps were measured",)
+
+    def test_a_compiled_step_that_trains_is_outside(self):
+        found = asked(LARGE, knowing(fused=Fused(rest=0.1, host=0.25, steps=6)), compiled=True)
+        assert (found.standing, found.reasons[0]) == ("outside", "6 compiled steps were measured, none of which trains")
 
     def test_what_recurrent_layers_do_one_after_the_other_is_a_guess(self):
         found = asked(step_of(*LARGE.calls, sequential=1000))

@@ -74,7 +74,7 @@ class TestAnEstimate:
     def test_says_what_it_is_of(self, net):
         assert (net.device, net.devices, net.batch, net.precision) == ("NVIDIA H200", 1, 64, "bf16")
         assert (net.mode, net.layout, net.basis, net.record) == ("train", "contiguous", Basis.OPERATORS, "h200")
-        assert net.from_runs == len(h200().runs)
+        assert net.from_runs == h200().model.runs
         assert net.structure.parameters == 25_557_032
 
     def test_has_every_figure_with_its_interval(self, net):

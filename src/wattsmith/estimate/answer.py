@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from wattsmith.estimate.conformal import Doubt
-from wattsmith.estimate.device import LEAST_DOUBT, UNTOLD, DeviceModel, Doubts, Switches, Timed
+from wattsmith.estimate.device import LEAST_DOUBT, UNTOLD, DeviceModel, Doubts, Known, Switches, Timed
 from wattsmith.estimate.memory import Peaks
 from wattsmith.estimate.queue import Paced, paced
 from wattsmith.terms.errors import BadInput
@@ -16,6 +16,7 @@ from wattsmith.terms.work import Interval
 SCALED = 2.0  # how much wider, in the logarithm, where another device's record is scaled by data sheets
 UNCOVERED = 0.05  # share of bytes in operators never measured from which an estimate is at the edge
 LOST = 0.25  # and outside
+COMPILED = 1.5  # how much wider where a few compiled steps told what is fused
 SEQUENTIAL_S = 5e-6  # a kernel of a recurrent layer, which waits for the one before
 SLOWED_BY = (0.35, 0.45)  # logarithm of time, by that of wanted over allowed power and its square
 SLOW = 1.5  # times as slow; beyond it little is known
@@ -61,17 +62,21 @@ def answer(model: DeviceModel, trace: Trace, peaks: Peaks, how: Conditions) -> A
     assert model.known is not None
     doubts = model.known.doubts
     timed = model.time(trace.calls, how.switches, trains=how.trains)
+    fused = model.known.fused if how.compiled else None
+    queued = 1.0  # share of the host's time
     widen = SCALED if how.basis is Basis.SHEET else 1.0
+    if fused is not None:
+        timed, queued, widen = fused.applied(timed), fused.host, COMPILED * widen
     busy_factor = doubts.busy.factor(LIKELY, widen * max(timed.doubt, LEAST_DOUBT))
     host_factor = doubts.host.factor()
-    free = _paced(model, trace, timed, 1.0, 1.0)
+    free = _paced(model, trace, timed, 1.0, queued)
     slowed = slowed_by_limit(model, timed, free, how)
-    middle = free if slowed == 1.0 else _paced(model, trace, timed, slowed, 1.0)
-    low = _paced(model, trace, timed, 1 / busy_factor, 1 / host_factor)
-    high = _paced(model, trace, timed, slowed**2 * busy_factor, host_factor)
+    middle = free if slowed == 1.0 else _paced(model, trace, timed, slowed, queued)
+    low = _paced(model, trace, timed, 1 / busy_factor, queued / host_factor)
+    high = _paced(model, trace, timed, slowed**2 * busy_factor, queued * host_factor)
     step_s = Interval(value=middle.step_s, low=low.step_s, high=high.step_s)
     power_w, energy_j = _energy(model, timed, middle, step_s, how, widen)
-    standing, reasons = _standing(timed, doubts, how, busy_factor, trace, slowed)
+    standing, reasons = _standing(timed, model.known, how, busy_factor, trace, slowed)
     return Answer(
         step_s=step_s,
         busy_s=Interval(value=middle.busy_s, low=low.busy_s, high=high.busy_s),
@@ -169,13 +174,18 @@ def _factor(doubt: Doubt | None) -> float:
 
 
 def _standing(
-    timed: Timed, doubts: Doubts, how: Conditions, factor: float, trace: Trace, slowed: float
+    timed: Timed, known: Known, how: Conditions, factor: float, trace: Trace, slowed: float
 ) -> tuple[str, tuple[str, ...]]:
     outside, edge = [], []
+    doubts, fused = known.doubts, known.fused if how.compiled else None
     if how.basis is Basis.SHEET:
         outside.append("this device was not measured: another's record is scaled by the two data sheets")
-    if how.compiled:
-        outside.append("what compiling saves is not estimated; this is the eager step that it replaces")
+    if how.compiled and fused is None:
+        outside.append("what compiling saves was not measured; this is the eager step that it replaces")
+    elif fused is not None and how.trains:
+        outside.append(f"{fused.steps} compiled steps were measured, none of which trains")
+    elif fused is not None:
+        edge.append(f"only {fused.steps} compiled steps were measured")
     if trace.sequential:
         outside.append("recurrent layers were hardly measured; their steps one after the other are a rough guess")
     if slowed > SLOW:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from wattsmith.estimate.conformal import Doubt
+from wattsmith.estimate.fused import Compiled, Fused
 from wattsmith.estimate.host import HostModel, host_time_s
 from wattsmith.estimate.likeness import Reach
 from wattsmith.estimate.operators import Example, OperatorTimes, Peak
@@ -59,6 +60,7 @@ class Known:
 
     reaches: Mapping[str, Reach]
     doubts: Doubts
+    fused: Fused | None = None  # None: too few compiled steps were measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +108,13 @@ class DeviceModel:
         peak: Peak,
         *,
         known: Known | None = None,
+        eager_calls: Callable[[Run], Sequence[OperatorCall]] = lambda _: (),
         tell: Callable[[str], object] = lambda _: None,
     ) -> "DeviceModel":
-        """From the runs of one type of device. KNOWN: what was found before; None: find it now, which takes a while."""
+        """From the runs of one type of device. KNOWN: what was found before; None: find it now, which takes a while.
+
+        EAGER_CALLS tells what a compiled run would call if it were not compiled.
+        """
         watched = [run for run in runs if usable(run)]
         if not watched:
             raise BadInput("no run of this record tells how long its operators took; take it anew with this version")
@@ -116,7 +122,9 @@ class DeviceModel:
         model = _fit(watched, peak, known.reaches if known else {})
         if known is None:
             tell("finding out how far off it is for networks left out")
-            known = Known(reaches=model.operators.reaches, doubts=_doubts(watched, peak, model.operators.reaches))
+            reaches = model.operators.reaches
+            fused = Fused.learn([model.beside(run, eager_calls(run)) for run in runs if compiled(run)])
+            known = Known(reaches=reaches, doubts=_doubts(watched, peak, reaches), fused=fused)
         model.known = known
         return model
 
@@ -138,6 +146,17 @@ class DeviceModel:
             doubt=float(share @ guess.doubt),
             covered_flops=_share(flops, known),
             covered_bytes=_share(moved, known),
+        )
+
+    def beside(self, run: Run, eager: Sequence[OperatorCall]) -> Compiled:
+        """RUN, a compiled one, and what the EAGER calls should take."""
+        assert run.times is not None
+        assert run.times.busy_s is not None
+        return Compiled(
+            eager=self.time(eager, switches_of(run), trains=run.workload.mode == "train"),
+            eager_host_s=self.host.whole_s(eager),
+            busy_s=run.times.busy_s,
+            host_s=host_time_s(run.times) or run.times.mean_s,
         )
 
     def on(self, peak: Peak) -> "DeviceModel":
@@ -166,6 +185,11 @@ def signature(calls: Sequence[OperatorCall], precision: str) -> int:
 def usable(run: Run) -> bool:
     """Whether RUN tells how long its operators took."""
     return run.status is Status.MEASURED and any(one.busy_s is not None for one in run.calls)
+
+
+def compiled(run: Run) -> bool:
+    """Whether RUN tells what compiling does to a step."""
+    return run.workload.compiled and run.times is not None and run.times.busy_s is not None
 
 
 def computes(run: Run) -> bool:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from wattsmith.estimate.costs import timed_steps
-from wattsmith.estimate.device import DeviceModel, Known, errors_of_left_out, signature, usable
+from wattsmith.estimate.device import DeviceModel, Known, compiled, errors_of_left_out, signature, usable
 from wattsmith.estimate.operators import Peak
 from wattsmith.estimate.parallel import Link, sheet_link, usual_link
 from wattsmith.estimate.sheets import DataSheet, UnknownDevice, sheet_of
@@ -35,7 +35,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 CPU_PEAK = Peak(flops_per_s=dict.fromkeys(PRECISIONS, 1e11), bandwidth_bytes_per_s=2e10)
 GPU_PEAK = Peak(flops_per_s={"fp32": 2e13, "tf32": 8e13, "bf16": 1.6e14, "fp16": 1.6e14}, bandwidth_bytes_per_s=1e12)
 OWN = "your own record"
-MODEL_VERSION = 4  # of what is kept; raise it when the models change
+MODEL_VERSION = 5  # of what is kept; raise it when the models change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,11 @@ def _shipped_runs(name: str) -> tuple[Run, ...]:
 
 
 def _runs_on(sheet: DataSheet, place: str | None) -> list[Run]:
-    return [run for run in _all_runs(place) if usable(run) and run.device.kind == "cuda" and _is(sheet, run)]
+    return [run for run in _all_runs(place) if _tells(run) and run.device.kind == "cuda" and _is(sheet, run)]
+
+
+def _tells(run: Run) -> bool:
+    return usable(run) or compiled(run)
 
 
 def _steps_on(sheet: DataSheet, place: str | None) -> list[Run]:
@@ -198,11 +202,22 @@ def _learned(name: str, sheet: DataSheet | None, runs: Sequence[Run], place: str
     known = _read_known(kept)
     model = _models.get((kept, name))
     if model is None or known is None:
-        model = DeviceModel.learn(runs, peak, known=known, tell=tell if known is None else lambda _: None)
+        model = DeviceModel.learn(
+            runs, peak, known=known, eager_calls=_eager_calls, tell=tell if known is None else lambda _: None
+        )
         _models[kept, name] = model  # a process asks for one and the same device again and again
     if known is None and model.known is not None:
         _keep(model.known, kept)
     return KnownDevice(name=name, sheet=sheet, model=model, runs=tuple(runs), record=record, basis=Basis.OPERATORS)
+
+
+def _eager_calls(run: Run) -> tuple[OperatorCall, ...]:
+    """What a compiled run would call if it were not compiled."""
+    from wattsmith.record.families import build
+    from wattsmith.record.structure import trace
+
+    with build(replace(run.workload, compiled=False), "meta") as program:
+        return trace(program.step, parameters=program.learning, inputs=program.inputs).calls
 
 
 def _scaled(sheet: DataSheet, tell: Tell) -> KnownDevice:
