@@ -8,14 +8,29 @@ from typing import Any
 
 from wattsmith.flows.serving import measure_serving
 from wattsmith.flows.serving_beside import FineTuning, jobs_of, learn_contention
-from wattsmith.flows.serving_model import how_of
+from wattsmith.flows.serving_model import How, how_of
 from wattsmith.terms.facts import as_plain
 from wattsmith.tune.contention import SHAPES, left_out_error, plan
 from wattsmith.tune.serving import Policy
 
 BATCHES = (1, 4, 16)
 REPEATS = 2
-PARTS = (0.0, 1 / 8, 1 / 4, 1 / 2)  # of the limit, that the oldest query may wait
+IN_HAND = 0.98  # of the limit is planned with: waking a thread takes a while too
+PARTS = (
+    0.0,
+    0.1,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.75,
+    0.8,
+    0.85,
+    0.9,
+    0.95,
+)  # of the limit, that the oldest query may wait
 
 
 def beside_fine_tuning(bench: Any, setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,19 +63,19 @@ def beside_fine_tuning(bench: Any, setting: Mapping[str, Any]) -> dict[str, Any]
     arrivals = replace(bench.load, duration_s=20.0, seed=4242).arrivals_s(0)
     besides = (large.batch, small.batch, None)
     plans = {
-        "alone": plan(arrivals, bench.limit_s, unknowing, policies=policies, besides=(None,)),
-        "without the model": plan(arrivals, bench.limit_s, unknowing, policies=policies, besides=besides),
-        "with the model": plan(arrivals, bench.limit_s, knowing, policies=policies, besides=besides),
+        "alone": plan(arrivals, IN_HAND * bench.limit_s, unknowing, policies=policies, besides=(None,)),
+        "without the model": plan(arrivals, IN_HAND * bench.limit_s, unknowing, policies=policies, besides=besides),
+        "with the model": plan(arrivals, IN_HAND * bench.limit_s, knowing, policies=policies, besides=besides),
     }
-    runs = {"tuned setting, fine-tuning unasked": (how.policy, large.batch)}
-    runs |= {name: (one.policy, one.beside) for name, one in plans.items() if one is not None}
+    runs = {"default setting, unasked": (How(), large.batch), "tuned setting, unasked": (how, large.batch)}
+    runs |= {name: (replace(how, policy=one.policy), one.beside) for name, one in plans.items() if one is not None}
     by_batch = {one.batch: one for one in (large, small)}
     told = {}
-    for name, (policy, beside) in runs.items():
-        told[name] = served_beside(bench, replace(how, policy=policy), by_batch.get(beside))
+    for name, (served_as, beside) in runs.items():
+        told[name] = served_beside(bench, served_as, by_batch.get(beside))
     for name, one in told.items():
         bench.say(
-            f"{name:<35} batch {one['policy']['batch']:>2} wait {1e3 * one['policy']['wait_s']:6.2f} ms, "
+            f"{name:<25} batch {one['policy']['batch']:>2} wait {1e3 * one['policy']['wait_s']:6.2f} ms, "
             f"fine-tuning batch {one['beside']!s:>4}: over the limit {one['over']:.2%}, p99 "
             f"{1e3 * one['p99_s']:.2f} ms, {one['energy_j']:.4f} J per query, {one['samples_hz']:.0f} samples/s trained"
         )
@@ -80,7 +95,7 @@ def served_beside(bench: Any, how: Any, beside: FineTuning | None) -> dict[str, 
             bench.again += 1
             before, began_s = beside.steps if beside else 0, time.perf_counter()
             got = measure_serving(
-                bench.model, how, replace(bench.load, duration_s=bench.window_s), bench.session, bench.again
+                bench.model, how, replace(bench.load, duration_s=0.75 * bench.window_s), bench.session, bench.again
             )
             seconds += time.perf_counter() - began_s
             steps += beside.steps - before if beside else 0

@@ -49,8 +49,8 @@ def small_bert() -> Any:
 
 
 ON_GPU = (
-    Network(name="resnet50", build=resnet50, inputs=("3x224x224",), fine_tuned=(32, 8)),
-    Network(name="bert-base", build=bert_base, inputs=("input_ids=128:int64",), fine_tuned=(16, 4)),
+    Network(name="resnet50", build=resnet50, inputs=("3x224x224",), fine_tuned=(128, 32)),
+    Network(name="bert-base", build=bert_base, inputs=("input_ids=384:int64",), fine_tuned=(32, 8)),
 )
 ON_CPU = (
     Network(name="small-cnn", build=small_cnn, inputs=("3x96x96",), fine_tuned=(8, 2)),

@@ -16,9 +16,13 @@ OURS = "wattsmith"
 
 
 def table_space(limit_s: float, *, gpu: bool) -> Space:
-    precisions = ["fp32", "tf32", "bf16"] if gpu else ["fp32", "bf16"]
     waits: list[Level] = [0, f"{1e3 * limit_s / 4:.3f}ms", f"{1e3 * limit_s / 2:.3f}ms"]
-    knobs = [knob_of("batch", [1, 4, 16], "1"), knob_of("wait", waits, "0"), knob_of("precision", precisions, "fp32")]
+    knobs = [
+        knob_of("batch", [1, 4, 16], "1"),
+        knob_of("wait", waits, "0"),
+        knob_of("precision", ["fp32", "bf16"], "fp32"),
+    ]
+    knobs += [knob_of("graph", ["off", "on"], "off")] if gpu else []
     return Space(knobs=tuple(replace(one, saves="up") for one in knobs))
 
 
@@ -28,7 +32,7 @@ def measured_table(bench: Any, window_s: float) -> list[dict[str, Any]]:
     alike: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, cell in enumerate(space.cells()):
         setting = space.setting(cell)
-        key = (setting["batch"], 0 if setting["batch"] == 1 else setting["wait"], setting["precision"])
+        key = tuple(({**setting, "wait": 0} if setting["batch"] == 1 else setting).values())
         if key not in alike:
             got = tried(bench.model, setting, replace(bench.load, duration_s=window_s), bench.session, 500 + number)
             failed = isinstance(got, Failed)

@@ -128,12 +128,12 @@ def test_a_load_is_served_and_told(model, session):
     ],
 )
 def test_queries_come_as_the_load_says(model, load, queries):
-    came = served_at(model.servers(How()), How(), load, 0, lambda: None)
+    came = served_at(model.servers(How()), How(), load)
     assert came.answered == came.arrived == queries
 
 
 def test_clients_ask_again_when_they_are_answered(model):
-    came = served_at(model.servers(How()), How(), Load(kind="clients", clients=2, duration_s=0.1), 0, lambda: None)
+    came = served_at(model.servers(How()), How(), Load(kind="clients", clients=2, duration_s=0.1))
     assert came.answered == came.arrived > 2
     assert came.duration_s == pytest.approx(0.1, abs=0.1)
 

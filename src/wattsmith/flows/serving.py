@@ -9,7 +9,7 @@ from typing import Any
 
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.record_worker import domains_of
-from wattsmith.flows.serving_model import How, NotAvailable, ServedModel, how_of
+from wattsmith.flows.serving_model import How, NotAvailable, ServedModel, Server, how_of
 from wattsmith.flows.tuning import Goal, Watch, tune
 from wattsmith.flows.tuning_hardware import Means, is_hardware
 from wattsmith.measure.session import Session
@@ -20,7 +20,7 @@ from wattsmith.tune.goals import parse_limits, parse_objective
 from wattsmith.tune.load import Served, poisson_of, replayed, steady
 from wattsmith.tune.result import SIMULATED, SPENT
 from wattsmith.tune.search import SWITCH
-from wattsmith.tune.serving import Answer, serve, serve_clients
+from wattsmith.tune.serving import Begins, serve, serve_clients
 
 __all__ = ["Load", "TriedServing", "load_of_trace", "measure_serving", "served_at", "tune_serving"]
 
@@ -95,14 +95,15 @@ def load_of_trace(path: Path, *, faster: float = 1.0, duration_s: float | None =
 
 
 def served_at(
-    answers: Sequence[Answer], how: How, load: Load, again: int, measured_j: Callable[[], float | None]
+    servers: Sequence[Server], how: How, load: Load, again: int = 0, ready: Callable[[], object] = lambda: None
 ) -> Served:
-    """LOAD served by ANSWERS, one for each server."""
+    """LOAD served by SERVERS; READY is called when they are warm, before the first query comes."""
+    begins = Begins(prepare=lambda one: one.warm(), ready=ready)  # type: ignore[attr-defined]
     if load.kind == "clients":
         assert load.clients is not None
-        return serve_clients(load.clients, load.duration_s, answers, how.policy, measured_j)
+        return serve_clients(load.clients, load.duration_s, servers, how.policy, begins=begins)
     patience_s = PATIENCE * load.duration_s
-    return serve(load.arrivals_s(again), answers, how.policy, measured_j, patience_s=patience_s)
+    return serve(load.arrivals_s(again), servers, how.policy, patience_s=patience_s, begins=begins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +118,15 @@ class TriedServing:
 
 def measure_serving(model: ServedModel, how: How, load: Load, session: Session, again: int = 0) -> TriedServing:
     """Serve LOAD once as HOW says. Raises what the model raises."""
-    with session.measure("trial") as whole:
-        began_s = time.perf_counter()
-        answers = model.servers(how)
-        switch_s = time.perf_counter() - began_s
-        with session.measure("load") as window:
-            served = served_at(answers, how, load, again, lambda: None)
-    of_load, of_trial = window.result(), whole.result()
+    whole, loads, began_s = session.begin("trial"), [], time.perf_counter()
+    try:
+        # Only now the clock of the load begins: servers have been made and warmed.
+        served = served_at(model.servers(how), how, load, again, lambda: loads.append(session.begin("load")))
+    finally:
+        for window in (*loads, whole):
+            window.end()
+    switch_s = time.perf_counter() - began_s - loads[0].duration_s
+    of_load, of_trial = loads[0].result(), whole.result()
     energy_j = energy_of(of_load, model.device)
     metrics: dict[str, float] = {
         "time_s": sum(served.latencies_s) / max(served.answered, 1),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from wattsmith.flows.models import LoadedModel, load_model, with_batch
 from wattsmith.flows.models.inputs import Inputs
@@ -18,7 +18,7 @@ from wattsmith.flows.record_worker import describe_device
 from wattsmith.terms.errors import BadInput, BadTerm, ExtraNeeded
 from wattsmith.terms.quantity import parse_quantity
 from wattsmith.terms.tuning import Level
-from wattsmith.tune.serving import Answer, Policy
+from wattsmith.tune.serving import Policy
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LAYOUTS = ("contiguous", "channels-last")
@@ -156,10 +156,10 @@ class ServedModel:
 
     # What is asked of it
 
-    def servers(self, how: How) -> list[Answer]:
-        """One answer for each server, warm; global switches are set as HOW says. Raises what the model raises."""
+    def servers(self, how: How) -> "list[Server]":
+        """As many as HOW says, prepared; global switches are set as it says too. Raises what the model raises."""
         self._switch(how)
-        servers: list[Answer] = []
+        servers: list[Server] = []
         for number in range(how.policy.concurrency):
             server = _CudaServer(self, how, number) if self.cuda else _CpuServer(self, how)
             for size in self.sizes(how):
@@ -300,6 +300,19 @@ class ServedModel:
         return Inputs(args=tree_map(turned, inputs.args), named=tree_map(turned, named))
 
 
+class Server(Protocol):
+    """Answers batches; each in a thread of its own."""
+
+    def prepare(self, size: int) -> None:
+        """Run batches of SIZE, so that kernels are chosen and memory is taken."""
+
+    def warm(self) -> None:
+        """The same in the thread that will serve, which has handles of its own to the libraries."""
+
+    def __call__(self, size: int) -> None:
+        """Answer SIZE queries; returns when that is done."""
+
+
 class _CpuServer:
     """Answers on the CPU."""
 
@@ -309,6 +322,9 @@ class _CpuServer:
     def prepare(self, size: int) -> None:
         for _ in range(_warm_ups(size, self._how)):
             self(size)
+
+    def warm(self) -> None:
+        self(1)
 
     def __call__(self, size: int) -> None:
         import torch
@@ -342,6 +358,10 @@ class _CudaServer:
             for _ in range(_warm_ups(size, self._how)):
                 self._run(size)
             stream.synchronize()
+
+    def warm(self) -> None:
+        for size in (1, self._how.policy.batch):
+            self(size)
 
     def __call__(self, size: int) -> None:
         import torch

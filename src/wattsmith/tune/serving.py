@@ -109,21 +109,53 @@ class _Desk:
         return max(paced_s, self._waiting[0][1] + self._policy.wait_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begins:
+    """What is done before the first query comes."""
+
+    prepare: Callable[[Answer], object] = lambda _: None  # by each server, in the thread in which it will serve
+    ready: Callable[[], object] = lambda: None  # once, when all of them are
+
+
 class _Servers:
     """Threads that answer what waits at a desk."""
 
-    def __init__(self, answers: Sequence[Answer], desk: _Desk, answered: Callable[[int, float], None]) -> None:
-        """ANSWERED(number, time_s) is told of every query when its batch is done."""
+    def __init__(
+        self,
+        answers: Sequence[Answer],
+        desk: _Desk,
+        answered: Callable[[int, float], None],
+        begins: Begins | None,
+    ) -> None:
+        """ANSWERED(number, time_s) is told of every query when its batch is done. Returns when all may begin."""
         self.done: dict[int, float] = {}
         self.failures: list[BaseException] = []
         self.batches = 0
         self._desk, self._answered = desk, answered
         self._counting = threading.Lock()
-        self._threads = [threading.Thread(target=self._work, args=(one,), daemon=True) for one in answers]
+        self._begins = begins or Begins()
+        prepared = [threading.Event() for _ in answers]
+        self._threads = [
+            threading.Thread(target=self._work, args=(one, done), daemon=True)
+            for one, done in zip(answers, prepared, strict=True)
+        ]
         for thread in self._threads:
             thread.start()
+        for done in prepared:
+            done.wait()
+        if self.failures:
+            desk.close()
+            self.join(math.inf)
+        self._begins.ready()
 
-    def _work(self, answer: Answer) -> None:
+    def _work(self, answer: Answer, prepared: threading.Event) -> None:
+        try:
+            self._begins.prepare(answer)
+        except BaseException as failed:  # noqa: BLE001 - handed to the caller, whose load this is
+            self.failures.append(failed)
+            return
+        finally:
+            prepared.set()
         while batch := self._desk.take():
             try:
                 answer(len(batch))
@@ -158,6 +190,7 @@ def serve(
     measured_j: Callable[[], float | None] = lambda: None,
     *,
     patience_s: float = math.inf,
+    begins: Begins | None = None,
 ) -> Served:
     """Serve queries that arrive at ARRIVALS_S, seconds from now; ANSWER(n) answers n of them and returns when done.
 
@@ -165,7 +198,7 @@ def serve(
     Who still waits PATIENCE_S after the last arrival is left. What ANSWER raises ends the load and is raised here.
     """
     desk = _Desk(policy)
-    servers = _Servers(_each(answer, policy), desk, lambda _number, _time_s: None)
+    servers = _Servers(_each(answer, policy), desk, lambda _number, _time_s: None, begins)
     begin_s = time.perf_counter()
     for number, at in enumerate(arrivals_s):
         ahead_s = begin_s + at - time.perf_counter()
@@ -186,24 +219,28 @@ def serve_clients(
     answer: Answer | Sequence[Answer],
     policy: Policy,
     measured_j: Callable[[], float | None] = lambda: None,
+    *,
+    begins: Begins | None = None,
 ) -> Served:
     """Serve CLIENTS who each ask again as soon as they are answered, for DURATION_S: a closed loop."""
     if clients < 1 or not 0 < duration_s < math.inf:
         raise BadInput(f"at least one client for a positive, finite time, got {clients} for {duration_s} s")
     desk, asked, counting = _Desk(policy), [clients], threading.Lock()
-    begin_s = time.perf_counter()
+    end_s = [math.inf]
 
     def ask_again(_number: int, now_s: float) -> None:
         with counting:
-            if now_s >= begin_s + duration_s:
+            if now_s >= end_s[0]:
                 return
             asked[0] += 1
             number = asked[0] - 1
         desk.put(number, now_s)
 
+    servers = _Servers(_each(answer, policy), desk, ask_again, begins)
+    begin_s = time.perf_counter()
+    end_s[0] = begin_s + duration_s
     for number in range(clients):
         desk.put(number, begin_s)
-    servers = _Servers(_each(answer, policy), desk, ask_again)
     while time.perf_counter() < begin_s + duration_s and not servers.failures:
         time.sleep(min(0.01, duration_s))
     desk.close()
