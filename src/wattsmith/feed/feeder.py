@@ -287,6 +287,11 @@ class Feeder(DataLoader):  # type: ignore[misc]
 
     # Parts
 
+    def check_worker_number_rationality(self) -> None:
+        """DataLoader's warning, where workers run on this machine's cores."""
+        if self._elsewhere.here:
+            super().check_worker_number_rationality()
+
     @property
     def _iterable(self) -> bool:
         return isinstance(self.dataset, IterableDataset)
