@@ -127,4 +127,7 @@ def _root(watched: Any) -> Any:
     root = torch.nn.Module()
     for name, module in modules.items():
         root.add_module(name.replace(".", "_"), module)
+    for name, one in watched.held.loose.items():
+        if isinstance(one, torch.nn.Parameter):
+            root.register_parameter(name.replace(".", "_"), one)
     return root

@@ -19,7 +19,7 @@ def compared(made: Any, traced: Traced, roles: Roles, data: frozenset[Any], watc
     for samples, wanted in watched.outputs.items():
         batch = sliced(watched.structure, watched.example, watched.batch, samples)
         try:
-            got = _outputs(made, batch, watched.held, seed)
+            got, learned = _outputs(made, batch, watched.held, seed, samples == watched.batch)
         except BatchDoesNotFit:
             continue  # a size that the halves refuse cannot go wrong
         for at, (one, other) in enumerate(zip(wanted, got, strict=True)):
@@ -29,7 +29,35 @@ def compared(made: Any, traced: Traced, roles: Roles, data: frozenset[Any], watc
                     f"samples: {_short(other)} instead of {_short(one)}. If the step is the same whenever it is called "
                     "with the same batch and seed, this is a fault of the cut; check=False goes on all the same."
                 )
+        if samples == watched.batch:
+            _compare_gradients(watched.grads, learned)
     return made
+
+
+def _compare_gradients(wanted: dict[str, Any], got: dict[str, Any]) -> None:
+    for name in {*wanted, *got}:
+        one, other = wanted.get(name), got.get(name)
+        if (one is None) != (other is None) or (one is not None and not _same(one, other)):
+            raise NotSplittable(
+                f"the gradient of {name} is not the same in the cut step as in the step itself. If the step's are the "
+                "same whenever it is run, this is a fault of the cut; check=False goes on all the same."
+            )
+
+
+def gradients(given: Any, held: Any) -> dict[str, Any]:
+    """Gradients of all that HELD has, from the first single number in GIVEN that depends on it; {}: there is none."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    loss = [one for one in tree_leaves(given) if is_tensor(one) and one.requires_grad and one.numel() == 1]
+    if not loss:
+        return {}
+    torch.autograd.backward(loss[0])
+    return {
+        name: None if one.grad is None else one.grad.detach().clone()
+        for name, one in held.tensors().items()
+        if one.is_leaf and one.requires_grad
+    }
 
 
 def _incomparable(traced: Traced, roles: Roles, data: frozenset[Any]) -> str | None:
@@ -47,7 +75,7 @@ def _kind_name(value: Any) -> str:
     return f"{type(value).__name__} {value!r:.80}" if value is not None else "Generator"
 
 
-def _outputs(made: Any, batch: Any, held: Any, seed: int) -> list[Any]:
+def _outputs(made: Any, batch: Any, held: Any, seed: int, learns: bool) -> tuple[list[Any], dict[str, Any]]:
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -57,7 +85,8 @@ def _outputs(made: Any, batch: Any, held: Any, seed: int) -> list[Any]:
         # The whole step goes on with the generator where the data work left it.
         torch.set_rng_state(generator)
         given = made.train(*crossing)
-        return [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
+        outputs = [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
+        return outputs, gradients(given, held) if learns else {}
 
 
 def _same(one: Any, other: Any) -> bool:

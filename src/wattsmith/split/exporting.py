@@ -14,7 +14,7 @@ from wattsmith.split.lengths import open_lengths
 from wattsmith.split.marks import OpaqueOutputs, OpaqueStep, flat_arguments, watched_by
 from wattsmith.split.operators import split_operators
 from wattsmith.split.problems import NotSplittable, calling_place
-from wattsmith.split.state import Held
+from wattsmith.split.state import Held, is_a_weight_of_somebody, original_of
 from wattsmith.split.traced import CONSTANT, OBJECT, STATE, Attribute, Traced
 
 
@@ -266,9 +266,17 @@ def _constant(value: Any, target: str, named: dict[str, Any], roots: dict[str, s
     root, _, path = target.partition(".")
     if root in named and path:
         owner = operator.attrgetter(path.rpartition(".")[0])(named[root]) if "." in path else named[root]
-        return Attribute(kind=CONSTANT, value=value, name=f"{roots[root]}.{path}".lstrip("."), owner=owner)
-    known = next((name for name, one in held.loose.items() if one is value), target)
-    return Attribute(kind=CONSTANT, value=value, name=known)
+        if getattr(owner, path.rpartition(".")[2], None) is value:
+            return Attribute(kind=CONSTANT, value=value, name=f"{roots[root]}.{path}".lstrip("."), owner=owner)
+    found = original_of(value, held)
+    if found is not None:
+        return Attribute(kind=CONSTANT, value=found[1], name=found[0])
+    if is_a_weight_of_somebody(value):
+        raise NotSplittable(
+            f"the step uses a weight of {'×'.join(map(str, value.shape)) or 'one number'}, reached in a way that "
+            "is not followed. Make it an nn.Module that has its model as an attribute, or a function that names it."
+        )
+    return Attribute(kind=CONSTANT, value=value, name=target)
 
 
 def _names_a_hint(guard: str, inputs: int, hints: int) -> bool:

@@ -1,6 +1,7 @@
 """What a step holds from one batch to the next: found, watched over one real step, and put back."""
 
 import functools
+import gc
 import random
 import sys
 import types
@@ -14,7 +15,7 @@ from wattsmith.split.marks import OpaqueStep
 from wattsmith.split.problems import is_of_the_machine
 
 _MODULE_INTERNALS = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
-_DEEP, _MANY = 6, 2000  # how far and how wide a step's own objects are searched
+_DEEP, _MANY = 12, 20_000  # how far and how wide a step's own objects are searched
 
 
 @dataclass(slots=True)
@@ -150,6 +151,30 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def original_of(value: Any, held: Held) -> tuple[str, Any] | None:
+    """The tensor of HELD that VALUE is or shares its memory with, and its name; None: there is none.
+
+    A tracer hands out weights that it meets in closures without their gradients, so that they look like constants.
+    """
+    for name, one in held.tensors().items():
+        if one is value or (one.data_ptr() == value.data_ptr() != 0 and one.shape == value.shape):
+            return name, one
+    return None
+
+
+def is_a_weight_of_somebody(value: Any) -> bool:
+    """Whether VALUE shares its memory with a tensor that is trained, wherever that is."""
+    import torch
+
+    if value.data_ptr() == 0:
+        return False
+    return any(
+        isinstance(one, torch.Tensor) and one.requires_grad and one.is_leaf and one.data_ptr() == value.data_ptr()
+        for one in gc.get_objects()
+        if issubclass(type(one), torch.Tensor) and type(one) in (torch.Tensor, torch.nn.Parameter)
+    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from wattsmith.split.handing import CONSTANT as CONSTANT_LEAF
 from wattsmith.split.handing import Leaf, rebuilt
 from wattsmith.split.lengths import open_lengths
 from wattsmith.split.problems import calling_place
-from wattsmith.split.state import Held
+from wattsmith.split.state import Held, original_of
 from wattsmith.split.traced import CONSTANT, OBJECT, STATE, Attribute, Traced
 
 
@@ -55,11 +55,14 @@ def symbolic(
     whole = Whole()
     for name, module in zip(names, held.modules.values(), strict=True):
         whole.add_module(name, module)
+    for at, one in enumerate(held.loose.values()):
+        if isinstance(one, torch.nn.Parameter):
+            whole.register_parameter(f"loose{at}", one)  # torch.fx knows parameters of its root alone
     tracer = Tracer()
     with open_lengths():
         graph = tracer.trace(whole)
     attributes = {
-        str(node.target): _attribute(tracer.root, str(node.target), names)
+        str(node.target): _attribute(tracer.root, str(node.target), names, held)
         for node in graph.nodes
         if node.op in ("get_attr", "call_module")
     }
@@ -88,7 +91,7 @@ def _context() -> tuple[bool, tuple[Any, ...]]:
     return torch.is_grad_enabled(), casts
 
 
-def _attribute(root: Any, target: str, names: dict[str, str]) -> Attribute:
+def _attribute(root: Any, target: str, names: dict[str, str], held: Held) -> Attribute:
     import torch
 
     value = operator.attrgetter(target)(root)
@@ -99,4 +102,7 @@ def _attribute(root: Any, target: str, names: dict[str, str]) -> Attribute:
         return Attribute(kind=OBJECT, value=value, name=called, owner=owner)
     last = target.rpartition(".")[2]
     is_state = first in names and (last in owner._parameters or last in owner._buffers)
-    return Attribute(kind=STATE if is_state else CONSTANT, value=value, name=called, owner=owner)
+    if is_state:
+        return Attribute(kind=STATE, value=value, name=called, owner=owner)
+    found = original_of(value, held)
+    return Attribute(kind=CONSTANT, value=value, name=called if found is None else found[0])

@@ -13,7 +13,7 @@ from wattsmith.split.byhand import (
     traced_to_boundary,
     training_by_hand,
 )
-from wattsmith.split.checking import compared
+from wattsmith.split.checking import compared, gradients
 from wattsmith.split.cutting import CutGraphs, cut_graphs
 from wattsmith.split.exporting import Exporter, exported
 from wattsmith.split.handing import THING, Leaf, batch_size, called_with, is_tensor, kind_of, sliced, structure_of
@@ -69,6 +69,7 @@ class Watched:
     changed: dict[str, str]
     recorders: dict[int, Recorder]  # by number of samples
     outputs: dict[int, list[Any]]  # by number of samples: what the step gave, with all generators at _SEED
+    grads: dict[str, Any]  # of all that is trained, after backward with all samples; empty: there was none
 
 
 def split(
@@ -169,6 +170,7 @@ def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | N
         changed={},
         recorders={},
         outputs={},
+        grads={},
     )
     if watched.batch == 0:
         raise NotSplittable("the example batch holds no samples")
@@ -189,7 +191,6 @@ def _leaf(path: str, value: Any) -> Leaf:
 
 def _run(watched: Watched, samples: int, update: Callable[[], Any] | None) -> None:
     """One real step with that many SAMPLES, and backward and UPDATE after it when all of them are there."""
-    import torch
     from torch.utils._pytree import tree_leaves
 
     whole = samples == watched.batch
@@ -212,9 +213,7 @@ def _run(watched: Watched, samples: int, update: Callable[[], Any] | None) -> No
                 f"the step fails with the example{at}: {type(failed).__name__}: {first_line(failed)}"
             ) from failed
         if whole:
-            loss = [one for one in tree_leaves(given) if is_tensor(one) and one.requires_grad and one.numel() == 1]
-            if loss:
-                torch.autograd.backward(loss[0])
+            watched.grads = gradients(given, watched.held)
             if update is not None:
                 _run_update(update)
     if whole:
