@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wattsmith.flows.feeding_workers import PATIENCE_S, make_token, work
+from wattsmith.flows.feeding_workers import PATIENCE_S, make_token, share_pool, work
 from wattsmith.terms.quantity import parse_quantity
 
 feed = typer.Typer(help="Data workers for a trainer on another machine.", no_args_is_help=True)
@@ -28,6 +28,21 @@ def worker(
     Example: wattsmith feed worker --connect trainer.example:7070 --token-file job.token --workers 8
     """
     work(connect, token_file, workers=workers, once=once, patience_s=parse_quantity(patience, "time"), say=_say)
+
+
+@feed.command("pool")
+def pool(
+    listen: Annotated[str, typer.Option("--listen", help="Where jobs find the pool.", metavar="HOST:PORT")],
+    token_file: Annotated[Path, typer.Option("--token-file", help="File with the token of all jobs.", metavar="FILE")],
+    workers: Annotated[
+        int, typer.Option("--workers", help="Workers that all jobs may have together.", metavar="N", min=1)
+    ],
+) -> None:
+    """Divide a number of data workers among several jobs: the next one goes where it saves most waiting.
+
+    Example: wattsmith feed pool --listen 127.0.0.1:7071 --token-file pool.token --workers 32
+    """
+    share_pool(listen, token_file, workers, say=_say)
 
 
 @feed.command("token")

@@ -3,8 +3,9 @@
 import os
 import time
 
-from wattsmith.feed.demand import Bounds, Demand, Seen
+from wattsmith.feed.demand import Bounds, Demand, Seen, Watts
 from wattsmith.feed.engine import Engine
+from wattsmith.feed.pool import PoolMember
 from wattsmith.feed.reporting import Counts
 
 PERIOD_S = 5.0
@@ -12,13 +13,14 @@ FIRST_PERIOD_S = 1.0  # the first guess is the worst one
 
 
 class Elastic:
-    """Looks at the counts after each batch, and decides once in a period."""
+    """Looks at the counts after each batch, and decides once in a period. POOL: what is shared with other jobs."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, watts: Watts | None = None, pool: PoolMember | None = None) -> None:
         cores = len(os.sched_getaffinity(0))
         self.most = most or cores
         self.first = max(1, min(self.most, cores // 2))
-        self._demand = Demand(Bounds(most=self.most))
+        self._demand = Demand(Bounds(most=self.most), watts)
+        self._pool = pool
         self._since: tuple[float, float, int, float, int, float] | None = None
         self._period_s = FIRST_PERIOD_S
 
@@ -39,7 +41,16 @@ class Elastic:
             occupied_s=made_s / made if made else None,
             blocked=min(1.0, blocked_s / (made_s + blocked_s)) if made_s + blocked_s > 0 else 0.0,
             filled=engine.filled,
+            buffer=max(1, 2 * (workers + starting)),
         )
+        if self._pool is not None:
+            self._keep_to_pool(self._pool, seen, workers + starting)
         wanted = self._demand.decide(seen, workers, starting)
         if wanted != workers + starting:
             engine.resize(wanted)
+
+    def _keep_to_pool(self, pool: PoolMember, seen: Seen, have: int) -> None:
+        need = seen.need
+        leave = None if need is None else pool.leave_for(min(need, float(self.most)), have, seen.buffer)
+        if leave is not None:
+            self._demand.bounds = Bounds(most=max(1, min(self.most, leave)))

@@ -12,12 +12,14 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
+from wattsmith.feed.demand import Watts
 from wattsmith.feed.elastic import Elastic
 from wattsmith.feed.engine import Engine, Terms
 from wattsmith.feed.iterating import InlineIterator, Passage, PooledIterator
 from wattsmith.feed.making import Maker, Recipe
 from wattsmith.feed.order import Order
 from wattsmith.feed.pinning import Pinner, pin_device
+from wattsmith.feed.pool import member_of
 from wattsmith.feed.progress import Progress, Shard
 from wattsmith.feed.remote import LOCAL, Elsewhere
 from wattsmith.feed.reporting import Counts, FeedReport
@@ -42,10 +44,11 @@ class Feeder(DataLoader):  # type: ignore[misc]
     LEASE_S: after which a batch is given to another worker too; None: judged by how long others took.
     COPY_OUT: give batches memory of their own instead of views of reused slots.
     SNAPSHOT_EVERY_N_STEPS: how often a dataset that has a state_dict is asked for it.
-    MAX_WORKERS: of "auto"; None: as many as there are cores here.
+    MAX_WORKERS: of "auto"; None: as many as there are cores here. WATTS: what waiting and workers draw, for "auto".
+    POOL: address of a pool that several jobs share (`wattsmith feed pool`); it is asked how many there may be.
     ENGINE: what places and starts workers: "local", "ray", or anything like terms.engines.WorkerEngine.
     LISTEN: an address such as "10.0.0.1:7070", to which workers come by themselves (`wattsmith feed worker`) and prove
-    the token in TOKEN_FILE. Then num_workers is the number of places.
+    the token in TOKEN_FILE, as the pool does. Then num_workers is the number of places.
     """
 
     def __init__(
@@ -78,13 +81,19 @@ class Feeder(DataLoader):  # type: ignore[misc]
         engine: str | WorkerEngine = LOCAL,
         listen: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        watts: Watts | None = None,
+        pool: str | None = None,
     ) -> None:
         self.num_workers: int
         self._iterator: PooledIterator | None
         self._elsewhere = Elsewhere(engine=engine, listen=listen, token_file=token_file)
         if not self._elsewhere.here and not num_workers:
             raise BadTerm(f'workers from elsewhere need places: num_workers is a number or "auto", got {num_workers!r}')
-        self._elastic = Elastic(max_workers) if num_workers == AUTO else None
+        self._elastic = None
+        if num_workers == AUTO:
+            self._elastic = Elastic(max_workers, watts, member_of(pool, token_file))
+        elif pool is not None or watts is not None:
+            raise BadTerm(f'pool and watts are for num_workers="auto", got {num_workers!r}')
         if isinstance(num_workers, str) and num_workers != AUTO:
             raise BadTerm(f'num_workers is a number or "auto", got {num_workers!r}')
         workers = self._elastic.first if self._elastic is not None else (num_workers or 0)

@@ -57,11 +57,16 @@ def checked_token(token: str, where: str) -> str:
     return token
 
 
-def greet(channel: Channel, token: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The worker's side. FACTS are told once both are sure. What the trainer tells in return. Raises TokenRefused."""
+def greet(
+    channel: Channel, token: str, facts: Mapping[str, Any], *, within_s: float | None = None
+) -> Mapping[str, Any]:
+    """The worker's side. FACTS are told once both are sure. What the trainer tells in return. Raises TokenRefused.
+
+    WITHIN_S: the first answer must come; None: whenever there is a place.
+    """
     mine = secrets.token_bytes(NONCE_BYTES)
     channel.send(GREETING, mine)
-    theirs = _expect(channel, CHALLENGE, None).message  # there may be no place for this worker yet
+    theirs = _expect(channel, CHALLENGE, within_s).message
     _check_nonce(theirs)
     channel.send(PROOF, _proof(token, b"worker", mine, theirs))
     if not hmac.compare_digest(_expect(channel, WELCOME).message, _proof(token, b"trainer", mine, theirs)):
@@ -98,7 +103,7 @@ def refuse(channel: Channel, why: str) -> None:
 def _expect(channel: Channel, kind: int, within_s: float | None = GREETING_S) -> Head:
     head = channel.receive(within_s)
     if head is None:
-        raise PeerLost(f"the other end did not go on with its greeting for {within_s:g} s")
+        raise PeerLost(f"the other end did not go on with its greeting for {within_s} s")
     if head.kind == REFUSED:
         raise TokenRefused(f"refused by the trainer: {head.message.decode(errors='replace')}")
     if head.kind != kind or head.body_bytes:

@@ -5,12 +5,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from wattsmith.feed.pool import Pool
 from wattsmith.feed.remote_address import parse_address
 from wattsmith.feed.remote_greeting import checked_token, new_token, read_token, write_token
 from wattsmith.feed.remote_worker import PATIENCE_S, work_for
 from wattsmith.terms.errors import BadInput, NotWritten
 
-__all__ = ["PATIENCE_S", "make_token", "work"]
+__all__ = ["PATIENCE_S", "make_token", "share_pool", "work"]
 
 Say = Callable[[str], None]
 FROM_INPUT = Path("-")
@@ -21,6 +22,16 @@ def make_token(path: Path) -> None:
     if path.exists():
         raise NotWritten(f"{path} is there already; remove it, or choose another file")
     write_token(path, new_token())
+
+
+def share_pool(address: str, token_file: Path, workers: int, *, say: Say) -> None:
+    """Divide WORKERS among the jobs that ask, until interrupted."""
+    pool = Pool(address, read_token(token_file), workers, say=say)
+    say(f"{workers} workers to be shared, asked for at {pool.address}")
+    try:
+        pool.serve()
+    except KeyboardInterrupt:
+        pool.close()
 
 
 def work(
