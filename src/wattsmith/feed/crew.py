@@ -16,6 +16,7 @@ from wattsmith.feed.remote_relay import run_relay
 from wattsmith.feed.slots import Room
 from wattsmith.feed.worker import Post, run_worker
 
+KILLS = {None, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # exit codes that others give
 LEAVE_S = 5.0  # how long a worker may take to finish what it is doing when all is over
 
 
@@ -129,6 +130,14 @@ class Crew:
 
     def __iter__(self) -> Iterator[Hand]:
         return iter(list(self.hands))
+
+
+def as_data_loader_says(code: int | None, pids: list[int]) -> str:
+    """The words that programs look for in a DataLoader's error."""
+    said = f"DataLoader worker (pid(s) {', '.join(map(str, pids))}) exited unexpectedly"
+    if code is not None and code < 0:
+        said = f"DataLoader worker (pid {pids[-1]}) is killed by signal: {signal.strsignal(-code)}. {said}"
+    return said
 
 
 def why_ended(code: int | None) -> str:

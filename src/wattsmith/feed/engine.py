@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from wattsmith.feed.crew import Crew, Hand, why_ended
+from wattsmith.feed.crew import KILLS, Crew, Hand, as_data_loader_says, why_ended
 from wattsmith.feed.ledger import VOID, Deaths, Item, Lease, Ledger
 from wattsmith.feed.link import Gone
 from wattsmith.feed.making import Recipe
@@ -223,11 +223,11 @@ class Engine:
                 self._ledger.draw(item._replace(home=self._home(item, hands)))
         most = max(1, self._terms.prefetch)
         given = True
-        while given:
+        while given and self._ledger.waiting:
             given = False
             for hand in hands:
                 may_work = hand.ready or self._crew.yard is None
-                if may_work and len(self._ledger.leases_of(hand.key)) < most:
+                if may_work and self._ledger.loads[hand.key] < most:
                     given = self._give(hand) or given
 
     def _draw(self) -> Item | None:
@@ -438,20 +438,20 @@ class Engine:
             self._deaths.at_start()
             if self._deaths.hopeless():
                 raise RuntimeError(
-                    f"DataLoader worker (pid(s) {hand.pid}) exited unexpectedly: workers {why_ended(code)} "
-                    f"before they were ready, {self._deaths.starts} times in a row"
+                    f"{as_data_loader_says(code, [hand.pid])}: {self._deaths.starts} workers in a row {why_ended(code)} "
+                    "before they were ready. Look at worker_init_fn and at what the dataset does when it is loaded."
                 )
             return
         culprit = next((lease.item for lease in lost if lease.serial == begun), None)
-        self._deaths.at_batch(None if culprit is None else culprit.number, hand.pid)
+        self._deaths.at_batch(None if culprit is None else culprit.number, hand.pid, crashed=code not in KILLS)
         pids = None if culprit is None else self._deaths.guilty(culprit.number)
         if culprit is not None and pids is not None:
             what = f"samples {culprit.indices!r:.200}"
             if self._iterable:
                 what = f"batch {culprit.ordinal} of shard {culprit.shard}"
             raise RuntimeError(
-                f"DataLoader worker (pid(s) {', '.join(map(str, pids))}) exited unexpectedly: each of them "
-                f"{why_ended(code)} while it made batch {culprit.number} of epoch {self._progress.epoch} ({what}). "
+                f"{as_data_loader_says(code, pids)}: each of them {why_ended(code)} while it made batch "
+                f"{culprit.number} of epoch {self._progress.epoch} ({what}). "
                 "Look at those samples, or leave them out."
             )
 
@@ -486,5 +486,5 @@ class Engine:
 
     def _send_home(self) -> None:
         for hand in self._crew:
-            if (hand.leaving or hand.late) and not self._ledger.leases_of(hand.key):
+            if (hand.leaving or hand.late) and not self._ledger.loads[hand.key]:
                 hand.link.send(Stop())

@@ -8,7 +8,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
@@ -23,7 +23,7 @@ from wattsmith.feed.pool import member_of
 from wattsmith.feed.progress import Progress, Shard
 from wattsmith.feed.remote import LOCAL, Elsewhere
 from wattsmith.feed.reporting import Counts, FeedReport
-from wattsmith.feed.seeding import order_seed
+from wattsmith.feed.seeding import RunSeed, order_seed
 from wattsmith.feed.slots import Slots, memory_allowed_bytes
 from wattsmith.feed.source import Rotation, Samples, Source
 from wattsmith.terms.engines import WorkerEngine
@@ -33,7 +33,10 @@ from wattsmith.terms.feed import DataHalf
 AUTO = "auto"
 
 
-class Feeder(DataLoader):  # type: ignore[misc]
+Sample = TypeVar("Sample")
+
+
+class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     """Iterates over batches of DATASET.
 
     The arguments are those of torch.utils.data.DataLoader, in the same order, and:
@@ -78,11 +81,11 @@ class Feeder(DataLoader):  # type: ignore[misc]
         lease_s: float | None = None,
         copy_out: bool = False,
         max_workers: int | None = None,
+        watts: Watts | None = None,
+        pool: str | None = None,
         engine: str | WorkerEngine = LOCAL,
         listen: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
-        watts: Watts | None = None,
-        pool: str | None = None,
     ) -> None:
         self.num_workers: int
         self._iterator: PooledIterator | None
@@ -119,7 +122,7 @@ class Feeder(DataLoader):  # type: ignore[misc]
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._shuffles = sampler is None and batch_sampler is None and bool(shuffle)
         self._data = data
-        self._seed = seed
+        self._run_seed = RunSeed(seed, generator)
         self._memory_limit_bytes = memory_limit_bytes
         self._terms = Terms(
             prefetch=self.prefetch_factor if self.prefetch_factor is not None else 2,
@@ -202,12 +205,13 @@ class Feeder(DataLoader):  # type: ignore[misc]
         shards = self._shards()
         if self._loaded is not None:
             progress = Progress.from_state(self._loaded, iterable=self._iterable)
+            self._run_seed.look()
             if not progress.finished:
                 return progress
             return progress.next_epoch(shards=shards, cut=cut, carry=True)
-        if self._progress is not None:
+        if self._progress is not None and not self._run_seed.seeded_anew():
             return self._progress.next_epoch(shards=shards, cut=cut, carry=False)
-        fresh = Progress(self._run_seed(), iterable=self._iterable, cut=cut and self._iterable)
+        fresh = Progress(self._run_seed.draw(), iterable=self._iterable, cut=cut and self._iterable)
         fresh.shards = [Shard() for _ in range(shards)]
         return fresh
 
@@ -315,7 +319,7 @@ class Feeder(DataLoader):  # type: ignore[misc]
             collate=self.collate_fn,
             data=self._data,
             init=self._worker_init(),
-            seeds_win=self._seed is not None or self._data is not None,
+            seeds_win=self._run_seed.given or self._data is not None,
         )
 
     def _worker_init(self) -> Callable[[int], Any] | None:
@@ -331,13 +335,6 @@ class Feeder(DataLoader):  # type: ignore[misc]
         from torch.utils.data import IterDataPipe
 
         return order_seed(progress.seed, progress.epoch) if isinstance(self.dataset, IterDataPipe) else None
-
-    def _run_seed(self) -> int:
-        import torch
-
-        if self._seed is not None:
-            return self._seed
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
     def _context(self) -> Any:
         import torch.multiprocessing

@@ -33,8 +33,8 @@ class Passage:
         if self.progress.iterable and said is not None and self._yielded > said:
             warnings.warn(
                 f"Length of IterableDataset {self._name} was reported to be {said} (when accessing len(dataloader)), "
-                f"but {self._yielded} samples have been fetched. With several workers, each must be given its own "
-                "part of the data: see torch.utils.data.get_worker_info.",
+                f"but {self._yielded} samples have been fetched. For multiprocessing data-loading, this means that "
+                "workers give the same samples: let each take its own part, by torch.utils.data.get_worker_info().",
                 stacklevel=3,
             )
         self._tick()

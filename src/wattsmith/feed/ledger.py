@@ -46,6 +46,7 @@ class Ledger:
         self._committed: dict[int, Any] = {}
         self._arrived: collections.deque[int] = collections.deque()
         self._attempts: collections.Counter[int] = collections.Counter()
+        self.loads: collections.Counter[int] = collections.Counter()  # leases by worker
         self.redone = 0  # leases that came back because a worker was lost or late
 
     def __len__(self) -> int:
@@ -55,6 +56,11 @@ class Ledger:
     def open_in(self, shard: int) -> int:
         """Batches of SHARD that were drawn and have not been delivered."""
         return sum(1 for item in self._items.values() if item.shard == shard)
+
+    @property
+    def waiting(self) -> int:
+        """Batches that nobody has been given."""
+        return len(self._waiting)
 
     @property
     def arrived(self) -> int:
@@ -79,11 +85,14 @@ class Ledger:
         item = self._waiting.pop(number)
         self._attempts[number] += 1
         lease = self._leases[serial] = Lease(serial, item, worker, self._attempts[number], now_s)
+        self.loads[worker] += 1
         return lease
 
     def commit(self, serial: int, batch: Any) -> bool:
         """The batch of lease SERIAL has arrived whole. False: late or double, and to be dropped."""
         lease = self._leases.pop(serial, None)
+        if lease is not None:
+            self.loads[lease.worker] -= 1
         if lease is None or lease.item.number not in self._items or lease.item.number in self._committed:
             return False
         self._waiting.pop(lease.item.number, None)
@@ -103,6 +112,7 @@ class Ledger:
         lost = self.leases_of(worker)
         for lease in lost:
             del self._leases[lease.serial]
+        del self.loads[worker]
         self._requeue(lost, worker)
         return lost
 
@@ -170,16 +180,18 @@ class Ledger:
 class Deaths:
     """Tells a batch that kills its workers from workers that are killed for other reasons.
 
-    A batch at whose making three workers died, and no other worker died meanwhile, is to blame. Where workers die
-    at all sorts of batches, or at none, each such death is a reason to try a suspected batch once more.
+    Three workers that crashed at one batch are proof. A kill from outside looks the same wherever it strikes; so
+    while workers are killed at other batches too, or at none, a batch is tried more often, up to twenty times.
     """
 
     LIMIT = 3
+    PATIENCE = 20
     REMEMBERED = 64
 
     def __init__(self) -> None:
         self._recent: collections.deque[int | None] = collections.deque(maxlen=self.REMEMBERED)
         self._pids: dict[int, list[int]] = {}
+        self._crashes: collections.Counter[int] = collections.Counter()
         self.starts = 0  # workers in a row that died before they were ready
 
     def at_start(self) -> None:
@@ -187,11 +199,12 @@ class Deaths:
         self.starts += 1
         self._recent.append(None)
 
-    def at_batch(self, number: int | None, pid: int) -> None:
-        """Worker PID died while it made batch NUMBER; None: while it made none."""
+    def at_batch(self, number: int | None, pid: int, *, crashed: bool) -> None:
+        """Worker PID died while it made batch NUMBER; None: while it made none. CRASHED: of itself, not killed."""
         self._recent.append(number)
         if number is not None:
             self._pids.setdefault(number, []).append(pid)
+            self._crashes[number] += crashed
 
     def ready(self) -> None:
         self.starts = 0
@@ -200,8 +213,9 @@ class Deaths:
         """The process ids that batch NUMBER has cost, if it is to blame."""
         pids = self._pids.get(number, [])
         others = sum(1 for other in self._recent if other != number)
-        return pids if len(pids) >= self.LIMIT + 2 * others else None
+        proven = self._crashes[number] >= self.LIMIT
+        return pids if proven or len(pids) >= min(self.LIMIT + 2 * others, self.PATIENCE) else None
 
     def hopeless(self) -> bool:
         """Whether workers die as soon as they start."""
-        return self.starts >= 4 * self.LIMIT
+        return self.starts >= self.PATIENCE

@@ -3,6 +3,7 @@
 import contextlib
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from wattsmith.terms.feed import batch_seed
 
@@ -18,6 +19,48 @@ def epoch_seed(run_seed: int, epoch: int) -> int:
 def order_seed(run_seed: int, epoch: int) -> int:
     """What samples are shuffled with in EPOCH."""
     return batch_seed(run_seed, epoch, _ORDER)
+
+
+class RunSeed:
+    """Where all chance of a run comes from: SEED, or one number drawn from GENERATOR (None: torch's global one).
+
+    It is drawn once, so that a state which holds it says all about the epochs to come. But who seeds the generator
+    anew, be it with the same number, begins anew, as with a DataLoader.
+    """
+
+    def __init__(self, seed: int | None, generator: Any) -> None:
+        self._seed = seed
+        self._generator = generator
+        self._mark: tuple[int, bytes] | None = None
+
+    @property
+    def given(self) -> bool:
+        return self._seed is not None
+
+    def draw(self) -> int:
+        import torch
+
+        if self._seed is not None:
+            return self._seed
+        self.look()
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
+
+    def look(self) -> None:
+        """Remember how the generator stands where a run begins."""
+        self._mark = self._stand()
+
+    def seeded_anew(self) -> bool:
+        """Whether the generator was seeded since the run began."""
+        if self._seed is not None or self._mark is None:
+            return False
+        seed, state = self._stand()
+        return seed != self._mark[0] or state == self._mark[1]
+
+    def _stand(self) -> tuple[int, bytes]:
+        import torch
+
+        generator = torch.default_generator if self._generator is None else self._generator
+        return generator.initial_seed(), generator.get_state().numpy().tobytes()
 
 
 def seed_all(seed: int) -> None:
