@@ -13,7 +13,7 @@ from wattsmith.report.tiers import Tier
 from wattsmith.terms.energy import CrossCheck, DomainEnergy, Source, Window
 from wattsmith.terms.errors import BadInput, NotWritten, WattsmithError
 from wattsmith.terms.facts import as_plain
-from wattsmith.terms.tuning import Recommendation, Tried, Trial, Tuned
+from wattsmith.terms.tuning import Recommendation, Trial, Tried, Tuned
 from wattsmith.terms.work import Interval
 
 SHIPPED = Path(__file__).parents[2] / "src" / "wattsmith" / "records" / "h200.jsonl.gz"
