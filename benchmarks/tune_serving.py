@@ -33,7 +33,7 @@ from tuning.table import measured_table, replayed_on
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.serving import Load, available_knobs, energy_of, measure_serving, served_at, tried
 from wattsmith.flows.serving_model import How, ServedModel, how_of
-from wattsmith.flows.tuning import Goal, Manner, knob_of, tune
+from wattsmith.flows.tuning import Goal, Manner, knob_of, level_of, tune
 from wattsmith.measure.session import Session
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.tuning import Knob
@@ -196,6 +196,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=350.0, help="about how long all of it may take")
     parser.add_argument("--trials", type=int, default=TRIALS, help="that the tuner may make")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of before and after")
+    parser.add_argument("--network", help="this one alone")
+    parser.add_argument("--beside-only", metavar="SETTING", help="only beside fine-tuning, at batch=8,precision=bf16")
     parser.add_argument("--json", type=Path, help="write all that was measured to this file")
     parser.add_argument("--data", type=Path, help="not needed: nothing is read")
     options = parser.parse_args()
@@ -206,7 +208,7 @@ def main() -> int:
 
     options.device = options.device or ("cuda:0" if torch.cuda.is_available() else "cpu")
     gpu = options.device.startswith("cuda")
-    networks = ON_GPU if gpu else ON_CPU
+    networks = [one for one in (ON_GPU if gpu else ON_CPU) if options.network in (None, one.name)]
     missing = [
         name for name in ("transformers", *(("torchvision",) if gpu else ())) if not importlib.util.find_spec(name)
     ]
@@ -227,6 +229,12 @@ def main() -> int:
             bench = Bench(network, options, session, window_s)
             with bench.model:
                 bench.fix_the_task()
+                if options.beside_only:
+                    setting = dict(one.split("=") for one in options.beside_only.split(","))
+                    setting = {name: level_of(level) for name, level in setting.items()}
+                    bench.told["beside"] = beside_fine_tuning(bench, setting)
+                    told["networks"].append(bench.told)
+                    continue
                 setting = bench.tune()
                 bench.compare(setting)
                 if at == 0:
@@ -241,7 +249,7 @@ def main() -> int:
     told["took_s"] = time.perf_counter() - BEGUN_S
     if options.json:
         options.json.write_text(json.dumps(told, indent=1, default=str) + "\n")
-    return verdict(told)
+    return 0 if options.beside_only else verdict(told)
 
 
 def verdict(told: Mapping[str, Any]) -> int:

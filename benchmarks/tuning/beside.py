@@ -67,7 +67,9 @@ def beside_fine_tuning(bench: Any, setting: Mapping[str, Any]) -> dict[str, Any]
         "without the model": plan(arrivals, IN_HAND * bench.limit_s, unknowing, policies=policies, besides=besides),
         "with the model": plan(arrivals, IN_HAND * bench.limit_s, knowing, policies=policies, besides=besides),
     }
-    runs = {"default setting, unasked": (How(), large.batch), "tuned setting, unasked": (how, large.batch)}
+    runs: dict[str, Any] = {}
+    if not bench.options.beside_only:
+        runs |= {"default setting, unasked": (How(), large.batch), "tuned setting, unasked": (how, large.batch)}
     runs |= {name: (replace(how, policy=one.policy), one.beside) for name, one in plans.items() if one is not None}
     by_batch = {one.batch: one for one in (large, small)}
     told = {}
@@ -87,7 +89,7 @@ def beside_fine_tuning(bench: Any, setting: Mapping[str, Any]) -> dict[str, Any]
 
 def served_beside(bench: Any, how: Any, beside: FineTuning | None) -> dict[str, Any]:
     rows, steps, seconds = [], 0, 0.0
-    bench.model.servers(how)  # warm before anything shares the device
+    bench.model.servers(how)  # graphs are recorded before anything shares the device
     if beside is not None:
         beside.start()
     try:

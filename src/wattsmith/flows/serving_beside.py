@@ -186,6 +186,7 @@ def _service_s(model: ServedModel, how: How, size: int, seconds_s: float) -> flo
     """How long batches of SIZE take at most, but for the slowest few."""
     policy = replace(how.policy, batch=size, concurrency=1)
     (answer,) = model.servers(replace(how, policy=policy))
+    answer.prepare(size)
     took: list[float] = []
     until_s = time.perf_counter() + seconds_s
     while len(took) < LEAST_CALLS or time.perf_counter() < until_s:

@@ -157,13 +157,16 @@ class ServedModel:
     # What is asked of it
 
     def servers(self, how: How) -> "list[Server]":
-        """As many as HOW says, prepared; global switches are set as it says too. Raises what the model raises."""
+        """As many as HOW says; global switches are set as it says too. Raises what the model raises.
+
+        Each is still to be warmed in the thread that it will serve in: libraries keep what they have learned by thread.
+        """
         self._switch(how)
         servers: list[Server] = []
         for number in range(how.policy.concurrency):
             server = _CudaServer(self, how, number) if self.cuda else _CpuServer(self, how)
-            for size in self.sizes(how):
-                server.prepare(size)
+            for size in self.sizes(how) if how.graph else ():
+                server.prepare(size)  # graphs are recorded one after the other, before any thread serves
             servers.append(server)
         return servers
 
@@ -307,7 +310,7 @@ class Server(Protocol):
         """Run batches of SIZE, so that kernels are chosen and memory is taken."""
 
     def warm(self) -> None:
-        """The same in the thread that will serve, which has handles of its own to the libraries."""
+        """Run a batch of every size that may come, in the thread that will serve."""
 
     def __call__(self, size: int) -> None:
         """Answer SIZE queries; returns when that is done."""
@@ -324,7 +327,8 @@ class _CpuServer:
             self(size)
 
     def warm(self) -> None:
-        self(1)
+        for size in self._model.sizes(self._how):
+            self(size)
 
     def __call__(self, size: int) -> None:
         import torch
@@ -360,7 +364,7 @@ class _CudaServer:
             stream.synchronize()
 
     def warm(self) -> None:
-        for size in (1, self._how.policy.batch):
+        for size in self._model.sizes(self._how):
             self(size)
 
     def __call__(self, size: int) -> None:
