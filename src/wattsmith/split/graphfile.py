@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from wattsmith.split.marks import OpaqueCall, OpaqueStep
+from wattsmith.split.marks import OpaqueCall, OpaqueStep, pickled_by_name
 from wattsmith.split.problems import HalfNotRead, NotSplittable, is_of_the_machine
 from wattsmith.split.traced import CONSTANT, GRAPH, STATE, Attribute
 
@@ -213,7 +213,8 @@ def _pickled(thing: Any, packed: Packed) -> int:
         cloudpickle = None
     try:
         if cloudpickle is None:
-            written = pickle.dumps(thing)
+            with pickled_by_name():
+                written = pickle.dumps(thing)
         else:
             with _by_value(cloudpickle, thing):
                 written = cloudpickle.dumps(thing)

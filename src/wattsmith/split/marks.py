@@ -25,6 +25,8 @@ class Watch(Protocol):
 
 _WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
+_BY_NAME: ContextVar[bool] = ContextVar("by_name", default=False)
+
 
 @contextmanager
 def watched_by(watch: Watch | None) -> Iterator[None]:
@@ -73,8 +75,8 @@ class OpaqueStep:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        # The function's name leads to this object, so that by name it would not be found.
-        if _is_found(self):
+        # The function's name leads to this object, so that by its name it would not be found.
+        if _BY_NAME.get() and _is_found(self):
             return _found, (self.__module__, self.__qualname__)
         return OpaqueStep, (self.function, self.ragged)
 
@@ -122,6 +124,16 @@ def _tracer_of(values: Any) -> Any:
         return next((found for one in values if (found := _tracer_of(one)) is not None), None)
     kind = type(values)
     return values.tracer if kind.__name__ == "Proxy" and kind.__module__.startswith("torch.fx") else None
+
+
+@contextmanager
+def pickled_by_name() -> Iterator[None]:
+    """Inside, opaque steps are pickled as the names of their modules and functions, and not whole."""
+    token = _BY_NAME.set(True)
+    try:
+        yield
+    finally:
+        _BY_NAME.reset(token)
 
 
 def _is_found(step: OpaqueStep) -> bool:

@@ -213,12 +213,19 @@ def _run(watched: Watched, samples: int, update: Callable[[], Any] | None) -> No
                 f"the step fails with the example{at}: {type(failed).__name__}: {first_line(failed)}"
             ) from failed
         if whole:
-            watched.grads = gradients(given, watched.held)
+            watched.grads = _learned(given, watched.held)
             if update is not None:
                 _run_update(update)
     if whole:
         watched.changed = dict(changed)
     watched.recorders[samples], watched.outputs[samples] = recorder, outputs
+
+
+def _learned(given: Any, held: Held) -> dict[str, Any]:
+    try:
+        return gradients(given, held)
+    except RuntimeError as failed:
+        raise NotSplittable(f"backward fails after the step with the example: {first_line(failed)}") from failed
 
 
 def _refuse_training_inside(held: Held) -> None:
