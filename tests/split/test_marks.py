@@ -122,7 +122,7 @@ def test_what_is_no_tensor_is_for_opaque_steps_alone():
 def test_an_opaque_step_that_returns_something_else_is_refused():
     @opaque
     def wrong(rows):
-        return "text"
+        return str(rows)
 
     with pytest.raises(NotSplittable, match="wrong returns a str; it must return tensors"):
         split(lambda rows: layer(wrong(rows)).sum(), torch.ones(2, 4))

@@ -35,6 +35,8 @@ def roles_of(traced: Traced, changed: Mapping[str, str], allow_frozen: bool) -> 
     for _ in range(len(nodes)):
         if not _spread(traced, nodes, groups, roles):
             break
+    if _uncoupled(traced, groups, roles):
+        return roles_of(traced, changed, allow_frozen)
     _marks(nodes, roles)
     _sides(nodes, roles)
     return roles
@@ -150,6 +152,24 @@ def _spread(traced: Traced, nodes: list[Any], groups: Groups, roles: Roles) -> b
     roles.writers = {one: groups.writers[root] for root, many in groups.members.items() for one in many}
     roles.together = [_together(root, many, groups, roles) for root, many in groups.members.items()]
     return roles.kinds != before
+
+
+def _uncoupled(traced: Traced, groups: Groups, roles: Roles) -> bool:
+    """Training that reads data which is written into later gets a copy of what it was then; whether any did."""
+    import torch
+
+    done = False
+    for root, members in groups.members.items():
+        last = groups.last_write(root)
+        for one in [one for one in members if roles.kinds[one] not in (TAINTED, FIXED)]:
+            for user in [user for user in one.users if user.op != "output" and roles.kinds[user] == TAINTED]:
+                if groups.order[user] <= last and user not in groups.writers[root]:
+                    with traced.graph.inserting_before(user):
+                        copy = traced.graph.call_function(torch.ops.aten.clone.default, (one,))
+                    copy.meta.update(line=user.meta.get("line"), val=one.meta.get("val"))
+                    user.replace_input_with(one, copy)
+                    done = True
+    return done
 
 
 def _together(root: Any, members: list[Any], groups: Groups, roles: Roles) -> list[Any]:
