@@ -28,6 +28,7 @@ import wattsmith
 ENDLESS = 10_000_000  # samples of an epoch that does not end within a window
 COUNTS = (4, 8, 12, 16)  # of DataLoader's workers, of which the best is taken
 FASTER = 1.3
+AS_FAST = 0.97  # of the device's own rate counts as its rate: the preparation that was cut off runs there too
 EPOCH = 50_000  # images, for the column of seconds for an epoch
 
 
@@ -59,6 +60,7 @@ class Row:
     waiting: float  # share of the time in which the trainer waited for data
     gpu_busy: float | None  # share of the time, as the driver tells; None: no GPU
     energy_j_per_image: float | None  # of all meters there are; None: there is none
+    domains: tuple[str, ...]  # what those meters measure
     duration_s: float
 
 
@@ -75,7 +77,8 @@ class Loop:
         self._train(batches, learn, times.get("warm_s", self._scale.warm_s))
         with gpu_watched(self._device) as busy, wattsmith.measure(name, sync=True) as window:
             images, waited_s, took_s = self._train(batches, learn, times.get("seconds", self._scale.seconds))
-        energy_j = window.result().energy_j
+        cost = window.result()
+        energy_j = cost.energy_j
         return Row(
             name=name,
             workers=workers(),
@@ -83,6 +86,7 @@ class Loop:
             waiting=waited_s / took_s,
             gpu_busy=sum(busy) / len(busy) if busy else None,
             energy_j_per_image=None if energy_j is None else energy_j / images,
+            domains=tuple(one.domain for one in cost.counted),
             duration_s=took_s,
         )
 
@@ -134,7 +138,7 @@ class Work:
     def __init__(self, scale: Scale, device: str) -> None:
         import torch
 
-        from feeding.pictures import Collate, Pictures, Step, default_collate, resnet50, small_cnn
+        from feeding.pictures import Collate, CollateCrops, Pictures, Step, default_collate, resnet50, small_cnn
 
         torch.manual_seed(0)
         torch.backends.cudnn.benchmark = True
@@ -143,6 +147,7 @@ class Work:
         self.step = Step(model, scale.crop, scale.size, device)
         self.optimiser = torch.optim.SGD(self.step.parameters(), 0.01, momentum=0.9)
         self.dataset, self.collate = Pictures(ENDLESS, scale.picture), Collate(scale.crop, scale.size)
+        self.crops = CollateCrops(scale.crop)
         self.raw = default_collate([self.dataset[place] for place in range(min(64, scale.batch))])
         self.loop = Loop(scale, device)
         self.pin = device != "cpu"
@@ -216,26 +221,17 @@ class Work:
         return row
 
 
-class CollateCut:
-    """The data half, by hand in DataLoader's workers."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-
-    def __call__(self, samples: list[Any]) -> Any:
-        import torch
-        from torch.utils.data import default_collate
-
-        return self._data(default_collate(samples), int(torch.randint(0, 2**31, ())))
-
-
 def _one_thread(_worker: int) -> None:
     import torch
 
     torch.set_num_threads(1)
 
 
+TOLD: list[Row] = []  # all rows so far: what is written even if a later one fails
+
+
 def tell(row: Row) -> Row:
+    TOLD.append(row)
     busy = "" if row.gpu_busy is None else f"{row.gpu_busy:.0%}"
     energy = "unknown" if row.energy_j_per_image is None else f"{row.energy_j_per_image:.3f}"
     print(
@@ -255,45 +251,40 @@ def best_of(work: Work, name: str, collate: Any, loss_of: Callable[[Any], Any], 
     return tell(work.data_loader(name, best, collate, loss_of))
 
 
-def on_cpu(work: Work) -> tuple[list[Row], list[tuple[str, float, bool]]]:
-    rows = [
-        tell(work.unsplit()),
-        tell(work.data_loader("DataLoader, two workers", 2, work.collate, work.learn_finished)),
-    ]
+Bars = list[tuple[str, float, bool]]
+
+
+def on_cpu(work: Work) -> Bars:
+    alone = tell(work.unsplit())
+    tell(work.data_loader("DataLoader, two workers", 2, work.collate, work.learn_finished))
     made = work.cut()
-    rows.append(tell(work.feeder("Feeder, auto, cut by split", lambda batch: made.train(*batch), data=made.data)))
-    ratio = rows[-1].images_per_s / rows[0].images_per_s
-    return rows, [("Feeder ÷ unsplit, images/s, at least 1", ratio, ratio >= 1)]
+    ours = tell(work.feeder("Feeder, auto, cut by split", lambda batch: made.train(*batch), data=made.data))
+    ratio = ours.images_per_s / alone.images_per_s
+    return [("Feeder ÷ unsplit, images/s, at least 1", ratio, ratio >= 1)]
 
 
-def on_gpu(work: Work, counts: tuple[int, ...]) -> tuple[list[Row], list[tuple[str, float, bool]]]:
-    finished = tuple(one.to(work.device) for one in work.collate([work.dataset[n] for n in range(work.scale.batch)]))
+def on_gpu(work: Work, counts: tuple[int, ...]) -> Bars:
+    raw = [work.dataset[place] for place in range(work.scale.batch)]
+    finished = tuple(one.to(work.device) for one in work.collate(raw))
     bound = tell(work.resident("device alone, finished batch", finished, work.learn_finished))
     made = work.cut()
 
     def learn_cut(batch: Any) -> Any:
         return made.train(*batch)
 
-    raw = [work.dataset[place] for place in range(work.scale.batch)]
-    crossing = tuple(one.to(work.device) for one in CollateCut(made.data)(raw))
-    rows = [bound, tell(work.resident("device alone, from the cut on", crossing, learn_cut))]
     ours = tell(work.feeder("Feeder, auto, cut by split", learn_cut, data=made.data))
-    peer = best_of(work, "DataLoader", work.collate, work.learn_finished, counts)
-    rows += [ours, peer]
-    rows.append(tell(work.feeder("Feeder, auto, not cut", work.learn_finished, collate_fn=work.collate)))
-    rows.append(best_of(work, "DataLoader, cut by hand", CollateCut(made.data), learn_cut, counts[-1:]))
-    target = min(FASTER * peer.images_per_s, 0.97 * bound.images_per_s)
-    bars = [
-        (
-            "Feeder's images/s ÷ the lower of 1.3 × DataLoader's and the device's",
-            ours.images_per_s / target,
-            ours.images_per_s >= target,
-        )
-    ]
+    peer = best_of(work, "DataLoader, finished batches", work.collate, work.learn_finished, counts)
+    tell(work.feeder("Feeder, auto, finished batches", work.learn_finished, collate_fn=work.collate))
+    tell(work.data_loader("DataLoader, cut by hand", counts[-1], work.crops, work.step.learn_crops))
+    crossing = tuple(one.to(work.device) for one in work.crops(raw))
+    tell(work.resident("device alone, from the cut on", crossing, work.step.learn_crops))
+    target = min(FASTER * peer.images_per_s, AS_FAST * bound.images_per_s)
+    reached = ours.images_per_s / target
+    bars = [(f"Feeder's images/s ÷ the lower of {FASTER} × DataLoader's and the device's", reached, reached >= 1)]
     if ours.energy_j_per_image is not None and peer.energy_j_per_image is not None:
         share = ours.energy_j_per_image / peer.energy_j_per_image
         bars.append(("Feeder ÷ DataLoader, J/image, below 1", share, share < 1))
-    return rows, bars
+    return bars
 
 
 def main() -> int:
@@ -324,13 +315,16 @@ def main() -> int:
     print(f"\n{'fed by':<34}{'workers':>8}{'images/s':>10}{'s/epoch':>9}{'waiting':>9}{'GPU':>6}{'J/image':>10}")
     work = Work(scale, options.device)
     counts = tuple(count for count in COUNTS if count <= cores) or (cores,)
-    rows, bars = on_cpu(work) if options.device == "cpu" else on_gpu(work, counts[-1:] if options.quick else counts)
+    bars: list[tuple[str, float, bool]] = []
+    try:
+        bars += on_cpu(work) if options.device == "cpu" else on_gpu(work, counts[-1:] if options.quick else counts)
+    finally:
+        if options.json:
+            told = [{"what": what, "figure": value, "met": met} for what, value, met in bars]
+            plain = {"facts": facts, "rows": [asdict(row) for row in TOLD], "bars": told}
+            options.json.write_text(json.dumps(plain, indent=1) + "\n")
     for what, value, met in bars:
         print(f"{'met   ' if met else 'MISSED'}  {what}: {value:.2f}")
-    if options.json:
-        told = [{"what": what, "figure": value, "met": met} for what, value, met in bars]
-        plain = {"facts": facts, "rows": [asdict(row) for row in rows], "bars": told}
-        options.json.write_text(json.dumps(plain, indent=1) + "\n")
     return 0 if all(met for _, _, met in bars) else 1
 
 

@@ -46,17 +46,22 @@ def _jpeg(chance: np.random.Generator, size: int) -> bytes:
     return written.getvalue()
 
 
-def prepared(pictures: Tensor, crop: int, size: int, means: Tensor, spreads: Tensor) -> Tensor:
-    """Crop, flip; to floats; brightness, contrast, saturation; resize; normalise. Each picture by its own chance."""
-    count, height, device = pictures.shape[0], pictures.shape[1], means.device
+def chosen(pictures: Tensor, crop: int) -> tuple[Tensor, Tensor]:
+    """A crop of each picture, flipped or not; and by how much to change its brightness, contrast and saturation."""
+    count, height = pictures.shape[0], pictures.shape[1]
     across = torch.arange(crop)
     top, left = torch.randint(0, height - crop + 1, (2, count))
     flipped = torch.rand(count) < 0.5
     columns = torch.where(flipped[:, None], crop - 1 - across, across) + left[:, None]
     rows = top[:, None] + across
-    cropped = pictures[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
-    brightness, contrast, saturation = (torch.rand(3, count, 1, 1, 1) * 0.8 + 0.6).to(device, non_blocking=True)
-    images = cropped.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
+    crops = pictures[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return crops, torch.rand(3, count, 1, 1, 1) * 0.8 + 0.6
+
+
+def finished(crops: Tensor, factors: Tensor, size: int, means: Tensor, spreads: Tensor) -> Tensor:
+    """To floats, on the device of MEANS; brightness, contrast, saturation; resize; normalise."""
+    brightness, contrast, saturation = factors.to(means.device, non_blocking=True)
+    images = crops.to(means.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
     images = (images * brightness).clamp(0, 1)
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     images = ((images - mean) * contrast + mean).clamp(0, 1)
@@ -82,8 +87,13 @@ class Step(nn.Module):
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         pictures, labels = batch
-        images = prepared(pictures, self.crop, self.size, self.means, self.spreads)
-        return self.learned(images, labels)
+        crops, factors = chosen(pictures, self.crop)
+        return self.learn_crops((crops, factors, labels))
+
+    def learn_crops(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """From where one would cut by hand: whole numbers cross, and the device does the rest."""
+        crops, factors, labels = batch
+        return self.learned(finished(crops, factors, self.size, self.means, self.spreads), labels)
 
     def learned(self, images: Tensor, labels: Tensor) -> Tensor:
         """The part that a DataLoader cannot take: the model."""
@@ -100,7 +110,18 @@ class Collate:
 
     def __call__(self, samples: list[Any]) -> tuple[Tensor, Tensor]:
         pictures, labels = default_collate(samples)
-        return prepared(pictures, self._crop, self._size, *_norms()), labels
+        return finished(*chosen(pictures, self._crop), self._size, *_norms()), labels
+
+
+class CollateCrops:
+    """What DataLoader's workers do where a person has cut the step by hand."""
+
+    def __init__(self, crop: int) -> None:
+        self._crop = crop
+
+    def __call__(self, samples: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
+        pictures, labels = default_collate(samples)
+        return *chosen(pictures, self._crop), labels
 
 
 def small_cnn() -> nn.Module:
