@@ -11,6 +11,7 @@ from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.feeding import feed
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
+from wattsmith.cli.reporting import report
 from wattsmith.cli.splitting import split_command
 from wattsmith.cli.tuning import tune
 from wattsmith.cli.tuning_serve import serve as _serve  # noqa: F401 - joins the group
@@ -50,6 +51,7 @@ app.command("estimate")(estimate_command)
 app.add_typer(tune, name="tune")
 app.command("split")(split_command)
 app.add_typer(feed, name="feed")
+app.add_typer(report, name="report")
 app.command()(restore)
 app.add_typer(control, name="control")
 

@@ -1,8 +1,9 @@
 """One pass over the samples and over the daemon's log, keeping sums, counts and the first cases, never the lines."""
 
-import hashlib
 import math
 import re
+import zlib
+from array import array
 from dataclasses import dataclass
 
 from wattsmith.report.checks.rounds import Round
@@ -13,6 +14,7 @@ from wattsmith.report.formats.spl import SplSample
 from wattsmith.report.window import LoadWindow, WindowTally
 
 _LEVEL = re.compile(r"(WARNING|ERROR):")
+EDGE_S = 0.8  # of the window, where a sample may belong to the time outside
 LEAST_PRODUCT_W = 5.0  # below, rounded volts, amps and PF say too little about watts
 
 
@@ -24,7 +26,8 @@ class SplTally:
         self._offset_s = offset_s
         self._sum_w = 0.0
         self._last_s = -math.inf
-        self._digest = hashlib.sha1(usedforsecurity=False)
+        self._crcs = array("I")  # after each sample, of all dates and watts up to it
+        self._crc = 0
         self.count = self.valid = self.repeated = self.backwards = self.without_mark = 0
         self.first_s = self.last_s = 0.0
         self.min_w, self.max_w = math.inf, -math.inf
@@ -51,7 +54,8 @@ class SplTally:
         elif time_s == self._last_s:
             self.repeated += 1
         self._last_s = time_s
-        self._digest.update(f"{sample.fields[1]},{sample.fields[3]};".encode("utf-8", "surrogateescape"))
+        self._crc = _crc(sample.fields[1], sample.fields[3], self._crc)
+        self._crcs.append(self._crc)
         if 0 < power_w < math.inf:
             self.valid += 1
             self._sum_w += power_w
@@ -74,7 +78,7 @@ class SplTally:
             self._compare(sample.power_w, sample.volts * sample.amps * sample.pf, sample)
             return
         try:
-            parts = sample.analyzers or sample.channels
+            parts = sample.channels or sample.analyzers
         except ValueError:
             return
         for part in parts:
@@ -100,28 +104,31 @@ class SplTally:
         """Over the whole log and all valid samples."""
         return self._sum_w / self.valid if self.valid else None
 
-    @property
-    def digest(self) -> str:
-        """Of dates and watts, as they stand there."""
-        return self._digest.hexdigest()
+    def crc(self, count: int) -> int | None:
+        """Of dates and watts of the first COUNT samples, as they stand there; None: there are not so many."""
+        return self._crcs[count - 1] if 0 < count <= len(self._crcs) else None
 
 
 def _part(sample: SplSample) -> float:
     return 0.01 * sample.power_w + 0.2
 
 
+def _crc(date: str, watts: str, before: int) -> int:
+    return zlib.crc32(f"{date},{watts};".encode("utf-8", "surrogateescape"), before)
+
+
 @dataclass(slots=True)
 class Echo:
-    """The samples as the daemon itself wrote them to its log."""
+    """The samples as the daemon itself wrote them to its log. That may end early, when it was copied too soon."""
 
-    count: int
-    digest: "hashlib._Hash"
+    count: int = 0
+    crc: int = 0
 
     def add(self, text: str) -> None:
         fields = text.split(",", 4)
-        if len(fields) > 3:
+        if len(fields) == 5:  # a line may be cut off inside the watts
             self.count += 1
-            self.digest.update(f"{fields[1]},{fields[3]};".encode("utf-8", "surrogateescape"))
+            self.crc = _crc(fields[1], fields[3], self.crc)
 
 
 @dataclass(slots=True)
@@ -203,7 +210,7 @@ class PtdTally:
                 self.ended_s[self._phase] = time_s
                 self._settle(time_s)
         elif "Last " in text and "samples" in text and "Response to client" in text:
-            self.echoes.append(Echo(0, hashlib.sha1(usedforsecurity=False)))
+            self.echoes.append(Echo())
             self._echoing = True
         elif "Uncertainty checking for Yokogawa" in text and "is activated" in text:
             self.activated = self.activated or (time_s, number)
@@ -219,7 +226,7 @@ class PtdTally:
 
     def _complaint(self, number: int, time_s: float, text: str) -> None:
         load = self._load
-        inside = load is not None and load.begin_s < time_s < load.end_s
+        inside = load is not None and load.begin_s + EDGE_S < time_s < load.end_s - EDGE_S
         if text.startswith("WARNING"):
             ratio = uncertainty_in(text)
             if inside and ratio is not None:

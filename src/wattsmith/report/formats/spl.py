@@ -4,6 +4,7 @@
 channel of a meter that has several, and `,Analyzer<n>,` with a whole line of its own for each of several meters.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -51,20 +52,16 @@ class SplSample:
     @property
     def channels(self) -> tuple[Channel, ...]:
         """The channels of the meter; () when it has one. Raises ValueError when their values are no numbers."""
-        places = [place for place, field in enumerate(self.fields) if is_numbered(field, "Ch")]
-        inner = self._inner_start
-        return tuple(_channel(self.fields, place, place + 1) for place in places if place < inner)
+        # Nine fields each, right behind the mark; the channels of one of several meters stand further inside.
+        places = range(12, len(self.fields), 9)
+        own = itertools.takewhile(lambda place: is_numbered(self.fields[place], "Ch"), places)
+        return tuple(_channel(self.fields, place, place + 1) for place in own)
 
     @property
     def analyzers(self) -> tuple[Channel, ...]:
         """The single meters behind a sum over several; () when there is one."""
         places = [place for place, field in enumerate(self.fields) if is_numbered(field, "Analyzer")]
         return tuple(_channel(self.fields, place, place + 3) for place in places)
-
-    @property
-    def _inner_start(self) -> int:
-        found = (place for place, field in enumerate(self.fields) if is_numbered(field, "Analyzer"))
-        return next(found, len(self.fields))
 
 
 def is_numbered(field: str, kind: str) -> bool:

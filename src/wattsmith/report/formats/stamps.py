@@ -11,10 +11,11 @@ _MINUTE = len("MM-DD-YYYY hh:mm:")
 
 def stamp_s(text: str) -> float:
     """Seconds since 1970 of a date. Raises ValueError when it is none."""
-    seconds, point, fraction = text[_MINUTE:].partition(".")
-    if len(seconds) != 2 or not (point and 3 <= len(fraction) <= 6) or not (seconds + fraction).isdecimal():
+    seconds, fraction = text[_MINUTE : _MINUTE + 2], text[_MINUTE + 3 :]
+    digits = seconds + fraction
+    if not (5 <= len(digits) <= 8 and text[_MINUTE + 2] == "." and digits.isdecimal() and digits.isascii()):
         raise ValueError(f"{text!r} is no date such as 02-19-2024 23:12:54.593")
-    if not (seconds + fraction).isascii() or int(seconds) > 59:
+    if seconds > "59":
         raise ValueError(f"{text!r} has no such second")
     # Whole microseconds, divided once: the same date gives the same number wherever it is read.
     return ((_minute_s(text[:_MINUTE]) + int(seconds)) * 1_000_000 + int(fraction.ljust(6, "0"))) / 1_000_000

@@ -103,7 +103,7 @@ def trace_microjoules(source: Source, name: str | None = None) -> Iterator[float
             place += len(chunk)
 
 
-def _floats(chunk: bytes) -> array[float]:
+def _floats(chunk: bytes) -> "array[float]":
     values = array("f")
     values.frombytes(chunk)
     if sys.byteorder == "big":
