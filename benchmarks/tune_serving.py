@@ -32,7 +32,8 @@ from tuning.networks import ON_CPU, ON_GPU, Network
 from tuning.table import measured_table, replayed_on
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.serving import Load, available_knobs, energy_of, measure_serving, served_at, tried
-from wattsmith.flows.serving_model import How, ServedModel, how_of
+from wattsmith.flows.serving_knobs import How, how_of
+from wattsmith.flows.serving_model import ServedModel
 from wattsmith.flows.tuning import Goal, Manner, knob_of, level_of, tune
 from wattsmith.measure.session import Session
 from wattsmith.terms.facts import as_plain

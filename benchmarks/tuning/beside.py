@@ -8,7 +8,7 @@ from typing import Any
 
 from wattsmith.flows.serving import measure_serving
 from wattsmith.flows.serving_beside import FineTuning, jobs_of, learn_contention
-from wattsmith.flows.serving_model import How, how_of
+from wattsmith.flows.serving_knobs import How, how_of
 from wattsmith.terms.facts import as_plain
 from wattsmith.tune.contention import SHAPES, left_out_error, plan
 from wattsmith.tune.serving import Policy

@@ -8,8 +8,9 @@ import pytest
 
 from wattsmith.flows.serving import Load, load_of_trace, served_at, tried, tune_serving
 from wattsmith.flows.serving_beside import FineTuning, learn_contention
+from wattsmith.flows.serving_knobs import KNOBS, How, NotAvailable, how_of
 from wattsmith.flows.serving_live import Stretch, serve_live
-from wattsmith.flows.serving_model import KNOBS, How, NotAvailable, ServedModel, how_of
+from wattsmith.flows.serving_model import ServedModel
 from wattsmith.flows.tuning import Goal, Manner, knob_of, parse_knobs
 from wattsmith.measure.session import Session
 from wattsmith.terms.errors import BadInput

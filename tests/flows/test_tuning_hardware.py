@@ -112,6 +112,19 @@ def test_a_cap_without_effect_says_so(machine):
     assert any(f"{LIMIT}=600.0: the GPU draws 160 W now, so this limit has no effect" in words for words in said)
 
 
+def test_a_trial_may_take_longer_than_a_lease_lasts(machine):
+    held_w = []
+
+    def slow(_setting):
+        time.sleep(1.2)
+        held_w.append(limit_w(machine))
+        return {"energy_j": limit_w(machine), "time_s": 1.0}
+
+    knobs, goal = parse_knobs([f"{LIMIT}=600W"], []), Goal(manner=Manner(budget=2))
+    tune(slow, knobs, goal, means=Means(duration_s=0.6))
+    assert held_w == [700.0, 600.0]
+
+
 @pytest.mark.parametrize(
     ("knob", "said"),
     [

@@ -44,7 +44,7 @@ from wattsmith.terms.tuning import Knob
 def serve(
     model: Annotated[
         str,
-        typer.Argument(help="FILE.py:NAME, package.module:NAME, config.json, FILE.onnx or FILE.pt2", metavar="MODEL"),
+        typer.Argument(help="FILE.py:NAME, package.module:NAME, config.json or FILE.pt2", metavar="MODEL"),
     ],
     knob: Annotated[
         list[str] | None,

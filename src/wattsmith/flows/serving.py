@@ -9,7 +9,8 @@ from typing import Any
 
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.record_worker import domains_of
-from wattsmith.flows.serving_model import How, NotAvailable, ServedModel, Server, how_of
+from wattsmith.flows.serving_knobs import How, NotAvailable, how_of
+from wattsmith.flows.serving_model import ServedModel, Server
 from wattsmith.flows.tuning import Goal, Watch, tune
 from wattsmith.flows.tuning_hardware import Means, is_hardware
 from wattsmith.measure.session import Session
@@ -185,7 +186,7 @@ def tune_serving(
 ) -> Tuned:
     """Search the settings of KNOBS for MODEL served under LOAD in this process.
 
-    MODEL and INPUTS as in `estimate`; knobs are named as in `serving_model.KNOBS`. A level that does not work here, or
+    MODEL and INPUTS as in `estimate`; knobs are named as in `serving_knobs.KNOBS`. A level that does not work here, or
     runs out of memory, is a setting that cannot be used. SAY is told which levels are not available here at all.
     """
     check_levels(knobs)

@@ -11,7 +11,8 @@ from wattsmith.flows.estimating import HowToEstimate, traced_step
 from wattsmith.flows.models import LoadedModel, NotTraceable, load_model, step_of, with_batch
 from wattsmith.flows.models.inputs import Inputs
 from wattsmith.flows.models.python_source import moved_copy
-from wattsmith.flows.serving_model import How, ServedModel
+from wattsmith.flows.serving_knobs import How
+from wattsmith.flows.serving_model import ServedModel
 from wattsmith.terms.errors import BadInput
 from wattsmith.tune.contention import Contention, Job, Pair
 from wattsmith.tune.load import percentile_s
@@ -69,7 +70,7 @@ class FineTuning:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _work(self, step: Callable[[], None]) -> None:
+    def _work(self, step: Callable[[], object]) -> None:
         while not self._over.is_set():
             self._go.wait()
             if self._over.is_set():
@@ -85,12 +86,12 @@ class FineTuning:
             finally:
                 self._between.set()
 
-    def _prepared(self) -> Callable[[], None]:
+    def _prepared(self) -> Callable[[], object]:
         import torch
 
         ready = step_of(_moved(self.loaded, self.device), mode="train", optimizer=self.optimizer, precision="fp32")
         if not self._cuda:
-            return lambda: (ready.step(), None)[1]
+            return ready.step
         stream, event = torch.cuda.Stream(self.device), torch.cuda.Event(blocking=True)
 
         def step() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.serving import Load, available_knobs, check_levels, measure_serving
 from wattsmith.flows.serving_beside import FineTuning
-from wattsmith.flows.serving_model import ServedModel, how_of
+from wattsmith.flows.serving_knobs import how_of
+from wattsmith.flows.serving_model import ServedModel
 from wattsmith.flows.tuning_hardware import is_hardware
 from wattsmith.measure.session import Session
 from wattsmith.terms.errors import BadInput

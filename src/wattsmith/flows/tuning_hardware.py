@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -171,7 +172,7 @@ class _Machine:
             rest = {name: level for name, level in setting.items() if not is_hardware(name)}
             try:
                 self._turn(mine)
-                with _Looking(self._looks()) as looking:
+                with _Looking(self._looks(), self._renew, self._means.duration_s / 3) as looking:
                     outcome = measure(rest)
             except (NotPermitted, KnobLost, LeaseOver, DeviceHeld) as refused:
                 return Failed(why=str(refused))
@@ -205,6 +206,12 @@ class _Machine:
                 assert device.lease is not None
                 looks.append(_look(device.lease, knob, device.values[knob][level]))
         return looks
+
+    def _renew(self) -> None:
+        """A trial may take longer than a lease lasts."""
+        for device in self._devices.values():
+            if device.lease is not None:
+                device.lease.renew(self._means.duration_s)
 
     def _say_what_came(self, seen: Mapping[str, Verified]) -> None:
         for device in self._devices.values():
@@ -243,16 +250,21 @@ def _look(lease: Held, knob: str, value: Value) -> Callable[[], Verified]:
 
 
 class _Looking:
-    """Looks at the hardware every now and then while a trial runs; keeps what says most of each knob."""
+    """Looks at the hardware now and then while a trial runs, and renews leases; keeps what says most of a knob."""
 
-    def __init__(self, looks: Sequence[Callable[[], Verified]]) -> None:
+    def __init__(self, looks: Sequence[Callable[[], Verified]], renew: Callable[[], None], every_s: float) -> None:
         self.seen: dict[str, Verified] = {}
-        self._looks = looks
+        self._looks, self._renew, self._every_s = looks, renew, every_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True) if looks else None
 
     def _work(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
+        renewed_s = time.monotonic()
+        while not self._over.wait(min(LOOK_EVERY_S, self._every_s)):
+            if time.monotonic() - renewed_s >= self._every_s:
+                renewed_s = time.monotonic()
+                with suppress(LeaseOver, NotPermitted):  # the next trial tells
+                    self._renew()
             for look in self._looks:
                 with suppress(KnobLost, LeaseOver, NotPermitted):  # the next trial tells
                     seen = look()

@@ -200,14 +200,16 @@ def serve(
     desk = _Desk(policy)
     servers = _Servers(_each(answer, policy), desk, lambda _number, _time_s: None, begins)
     begin_s = time.perf_counter()
-    for number, at in enumerate(arrivals_s):
-        ahead_s = begin_s + at - time.perf_counter()
-        if ahead_s > 0:
-            time.sleep(ahead_s)
-        if servers.failures:
-            break
-        desk.put(number, begin_s + at)
-    desk.close()
+    try:
+        for number, at in enumerate(arrivals_s):
+            ahead_s = begin_s + at - time.perf_counter()
+            if ahead_s > 0:
+                time.sleep(ahead_s)
+            if servers.failures:
+                break
+            desk.put(number, begin_s + at)
+    finally:
+        desk.close()  # also when somebody interrupts it: servers must not wait for ever
     left = servers.join(patience_s)
     first_s = arrivals_s[0] if arrivals_s else 0.0
     return _served(servers, left, len(arrivals_s), begin_s + first_s, measured_j)
@@ -241,9 +243,12 @@ def serve_clients(
     end_s[0] = begin_s + duration_s
     for number in range(clients):
         desk.put(number, begin_s)
-    while time.perf_counter() < begin_s + duration_s and not servers.failures:
-        time.sleep(min(0.01, duration_s))
-    desk.close()
+    try:
+        while time.perf_counter() < end_s[0] and not servers.failures:
+            time.sleep(min(0.01, duration_s))
+    finally:
+        end_s[0] = -math.inf
+        desk.close()
     return _served(servers, servers.join(math.inf), asked[0], begin_s, measured_j)
 
 
