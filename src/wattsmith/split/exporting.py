@@ -148,7 +148,13 @@ def exported(
     dims += [{0: Dim.AUTO} for _ in exporter.hints]
 
     def program_with(lines: Any) -> Any:
-        watching = watched_by(exporter), split_operators().followed_by(exporter), _silence(), open_lengths(), lines
+        watching = (
+            watched_by(exporter),
+            split_operators().followed_by(exporter),
+            _silence(),
+            open_lengths(held.spaces),
+            lines,
+        )
         with warnings.catch_warnings(), ExitStack() as stack:
             warnings.simplefilter("ignore")
             for one in watching:

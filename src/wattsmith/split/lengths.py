@@ -1,7 +1,7 @@
 """`len(x)` of a tensor that is traced."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,8 +9,8 @@ from wattsmith.split.problems import is_of_the_machine
 
 
 @contextmanager
-def open_lengths() -> Iterator[None]:
-    """Inside, `len(x)` of a traced tensor in the user's code stays open.
+def open_lengths(spaces: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Inside, `len(x)` of a traced tensor in the user's code stays open. SPACES: globals of the user's functions.
 
     Python itself lets `len` give whole numbers alone, which would fix the size of the batch to that of the example.
     """
@@ -22,14 +22,15 @@ def open_lengths() -> Iterator[None]:
         return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() > 0 else len(value)
 
     # Only in the user's own modules: PyTorch's compiler must find Python's own `len`.
-    patched = [one for one in list(sys.modules.values()) if _is_the_users(one) and "len" not in vars(one)]
-    for module in patched:
-        vars(module)["len"] = length
+    every = [*spaces, *(vars(one) for one in list(sys.modules.values()) if _is_the_users(one))]
+    patched = [one for one in every if "len" not in one]
+    for space in patched:
+        space["len"] = length
     try:
         yield
     finally:
-        for module in patched:
-            vars(module).pop("len", None)  # a module may be known under two names
+        for space in patched:
+            space.pop("len", None)  # a module may be known under two names
 
 
 def _is_the_users(module: Any) -> bool:

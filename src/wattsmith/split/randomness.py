@@ -88,8 +88,8 @@ class _Blame:
             if states != self._states:
                 self.line = self._last
             self._states = states
-        if event in ("call", "line"):
-            self._last = line_of_frame(frame) or self._last
+        # After a return it is the line of the caller that goes on.
+        self._last = line_of_frame(frame.f_back if event == "return" else frame) or self._last
         return self.trace
 
 

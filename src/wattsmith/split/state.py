@@ -26,6 +26,7 @@ class Held:
     loose: dict[str, Any] = field(default_factory=dict)  # tensors outside of modules' parameters and buffers
     optimizers: list[Any] = field(default_factory=list)
     generators: list[Any] = field(default_factory=list)
+    spaces: list[dict[str, Any]] = field(default_factory=list)  # globals of the user's functions that were seen
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -77,6 +78,9 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
     if isinstance(thing, torch.nn.Module):
         held.modules[name if name not in held.modules else f"{name}_{len(held.modules)}"] = thing
         for inner, module in thing.named_modules():
+            forward = getattr(type(module), "forward", None)
+            if isinstance(forward, types.FunctionType) and not is_of_the_machine(forward.__code__.co_filename):
+                held.spaces.append(forward.__globals__)
             rest = {key: value for key, value in vars(module).items() if key not in _MODULE_INTERNALS}
             for key, value in rest.items():
                 if _may_hold(value):
@@ -88,6 +92,8 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
     elif isinstance(thing, torch.Generator):
         held.generators.append(thing)
     else:
+        if isinstance(thing, types.FunctionType):
+            held.spaces.append(thing.__globals__)
         for key, value in _inside(thing):
             _search(
                 value, _join(name, key) if not isinstance(thing, types.FunctionType) else key, held, seen, depth + 1

@@ -59,7 +59,7 @@ def symbolic(
         if isinstance(one, torch.nn.Parameter):
             whole.register_parameter(f"loose{at}", one)  # torch.fx knows parameters of its root alone
     tracer = Tracer()
-    with open_lengths():
+    with open_lengths(held.spaces):
         graph = tracer.trace(whole)
     attributes = {
         str(node.target): _attribute(tracer.root, str(node.target), names, held)
