@@ -299,9 +299,30 @@ def test_a_limit_that_nothing_keeps_holds_fine_tuning_and_stays_safe():
         )
     )
     assert {one.setting["batch"] for one in windows} == {1}
-    assert windows[0].trained > 0
-    assert windows[-1].trained is None
-    assert said == ["the limit is broken at the safe setting: fine-tuning is held"]
+    assert {one.trained for one in windows} == {None}
+    assert said == ["at 100/s the limit leaves no room for fine-tuning: it is held"]
+
+
+def test_at_each_new_rate_it_is_planned_what_fits_beside_fine_tuning():
+    beside = FineTuning(build, batch=2, inputs=["3x4x4"])
+    stretches = [Stretch(rate_hz=rate_hz, duration_s=0.1) for rate_hz in (100.0, 200.0)]
+    knobs = parse_knobs(["batch=1,2,4", "wait=0,20ms"], [], first=True)
+    options = {"inputs": ["3x4x4"], "meters": METERS, "beside": beside, "window_s": 0.1}
+    windows = list(serve_live(build, knobs, stretches, "latency_p99<=5s", **options))
+    assert {one.setting["wait"] for one in windows} == {"20ms"}  # the fewest batches, with seconds to spare
+    assert all(one.trained > 0 for one in windows)
+
+
+def test_what_was_not_foreseen_holds_fine_tuning_too():
+    """Where the batch is not turned nothing is planned, and the limit itself tells."""
+    said = []
+    options = {"inputs": ["3x4x4"], "meters": METERS, "window_s": 0.1, "say": said.append}
+    beside = FineTuning(build, batch=2, inputs=["3x4x4"])
+    stretches = [Stretch(rate_hz=100.0, duration_s=0.2), Stretch(rate_hz=50.0, duration_s=0.1)]
+    knobs = [knob_of("wait", [0, "1ms"], "0")]
+    windows = list(serve_live(build, knobs, stretches, "latency_p99<=1us", beside=beside, **options))
+    assert [one.trained is None for one in windows] == [False, True, False]
+    assert said[:2] == ["the limit is broken at the safe setting: fine-tuning is held", "at 50/s fine-tuning goes on"]
 
 
 @pytest.mark.parametrize("limit", ["power<=3W", "latency_p99<=2x", "latency_p99>=1s"])

@@ -67,3 +67,19 @@ def test_a_safe_setting_must_be_one():
         LiveTuner({"clock": 5}, {"clock": 5}, 1.0)
     with pytest.raises(BadInput, match="limit"):
         LiveTuner({"clock": 5}, {"clock": 1}, 0.0)
+
+
+def test_what_broke_the_limit_before_the_load_changed_is_not_held_against_the_safe_setting():
+    tuner, _ = tuned()
+    moved = tuner.setting
+    assert tuner.observe(Seen(latency_s=9.0, energy_per_query_j=1.0, rate_hz=90.0)) == {"clock": 4, "batch": 0} != moved
+    for _ in range(4):  # it is safe, so that steps are tried from there again
+        tuner.observe(world(tuner.setting))
+    assert tuner.setting != {"clock": 4, "batch": 0}
+
+
+def test_it_goes_on_where_a_plan_says_and_is_safe_when_that_breaks():
+    tuner = LiveTuner({"clock": 5, "batch": 4}, {"clock": 4, "batch": 0}, 0.05)
+    tuner.start_again({"clock": 2, "batch": 3})
+    assert tuner.setting == {"clock": 2, "batch": 3}
+    assert tuner.observe(Seen(latency_s=0.06, energy_per_query_j=1.0, rate_hz=10.0)) == {"clock": 4, "batch": 0}

@@ -1,26 +1,31 @@
 """Serve a model and tune it meanwhile: one safe step at a time, and back at once when the limit is broken."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.serving import Load, available_knobs, check_levels, measure_serving
-from wattsmith.flows.serving_beside import FineTuning
+from wattsmith.flows.serving_beside import FineTuning, Shared, jobs_of, learn_contention
 from wattsmith.flows.serving_knobs import how_of
 from wattsmith.flows.serving_model import ServedModel
 from wattsmith.flows.tuning_hardware import is_hardware
 from wattsmith.measure.session import Session
 from wattsmith.terms.errors import BadInput
-from wattsmith.terms.tuning import Knob, Level
+from wattsmith.terms.tuning import Knob, Level, Space
+from wattsmith.tune.contention import Job, Plan, plan
 from wattsmith.tune.goals import Limit, parse_limits
 from wattsmith.tune.live import LiveTuner, Seen
+from wattsmith.tune.load import poisson_of
+from wattsmith.tune.serving import Policy
 
 __all__ = ["LiveWindow", "Stretch", "serve_live"]
 
 WINDOW_S = 1.0
+PAIR_S = 0.2  # for which a batch is run beside fine-tuning, to learn what that costs
+FORESEEN = 500  # queries at least, by which a plan is judged
 SHARES = {"latency_p50": 0.5, "latency_p90": 0.9, "latency_p95": 0.95, "latency_p99": 0.99}
 
 
@@ -60,8 +65,9 @@ def serve_live(
 ) -> Iterator[LiveWindow]:
     """Serve MODEL through STRETCHES, window by window, and tell of each; the present levels of KNOBS must be safe.
 
-    BESIDE is fine-tuned meanwhile: it is held when the limit is broken at the safe setting, and tried again when the
-    rate changes.
+    BESIDE is fine-tuned meanwhile. What that costs is measured first, so that at each new rate it is planned with which
+    batch and wait the limit should hold beside it, and whether it has to wait. It is held, too, when the limit is
+    broken at the safe setting.
     """
     (bound,) = parse_limits([limit])
     if bound.metric not in SHARES or bound.relative or bound.bound != "at most":
@@ -75,14 +81,56 @@ def serve_live(
     with ExitStack() as open_ones:
         served = open_ones.enter_context(ServedModel(model, inputs=inputs, device=device))
         session = open_ones.enter_context(open_session(meters))
+        usable = available_knobs(served, knobs, say)
+        planner = None if beside is None else _Planner.learn(served, usable, beside, bound.value)
         if beside is not None:
             open_ones.enter_context(beside)
-        live = _Live(served, available_knobs(served, knobs, say), bound, session, beside, say)
+        live = _Live(served, usable, bound, session, beside, planner, say)
         for stretch in stretches:
             for _ in range(max(1, round(stretch.duration_s / window_s))):
                 yield live.window(stretch.rate_hz, window_s)
         if live.energy_unknown:
             say("energy is not known here, so that nothing was moved; `wattsmith machine` says what can be measured")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planner:
+    """Knows what fine-tuning costs a batch; says at which batch and wait the limit should hold at a rate."""
+
+    shared: Shared
+    inference: Mapping[int, Job]  # by batch
+    policies: Mapping[Policy, Mapping[str, int]]  # those that knobs have levels for, with these levels
+    limit_s: float
+
+    @classmethod
+    def learn(cls, model: ServedModel, knobs: Sequence[Knob], beside: FineTuning, limit_s: float) -> "_Planner | None":
+        """Measured on the spot; None where the batch is not turned, so that there is nothing to choose."""
+        batches = next((knob.levels for knob in knobs if knob.name == "batch"), ())
+        if len(batches) < 2:
+            return None
+        safe = {knob.name: knob.levels.index(knob.present) for knob in knobs}
+        turned = [knob for knob in knobs if knob.name in ("batch", "wait")]
+        policies: dict[Policy, Mapping[str, int]] = {}
+        for cell in Space(knobs=tuple(turned)).cells():
+            levels = safe | {knob.name: at for knob, at in zip(turned, cell, strict=True)}
+            policies[how_of(_setting(knobs, levels)).policy] = levels
+        sizes = [policy.batch for policy in policies]
+        shared = learn_contention(model, how_of(_setting(knobs, safe)), [beside], sorted(set(sizes)), PAIR_S)
+        inference = jobs_of(model.loaded, range(1, max(sizes) + 1), trains=False)
+        return cls(shared=shared, inference=inference, policies=policies, limit_s=limit_s)
+
+    def plan(self, rate_hz: float) -> Plan | None:
+        other = next(pair.fine_tuning for pair in self.shared.pairs if pair.fine_tuning is not None)
+
+        def latency_s(batch: int, beside: bool) -> float:
+            return self.shared.contention.latency_s(self.inference[batch], other if beside else None)
+
+        count = max(FORESEEN, round(rate_hz))
+        return plan(poisson_of(count, count / rate_hz), self.limit_s, latency_s, policies=list(self.policies))
+
+
+def _setting(knobs: Iterable[Knob], levels: Mapping[str, int]) -> dict[str, Level]:
+    return {knob.name: knob.levels[levels[knob.name]] for knob in knobs}
 
 
 class _Live:
@@ -95,8 +143,10 @@ class _Live:
         limit: Limit,
         session: Session,
         beside: FineTuning | None,
+        planner: _Planner | None,
         say: Callable[[str], None],
     ) -> None:
+        self._planner = planner
         self._model, self._knobs, self._limit, self._session = model, {one.name: one for one in knobs}, limit, session
         self._beside, self._say = beside, say
         self._safe = {one.name: one.levels.index(one.present) for one in knobs}
@@ -110,7 +160,7 @@ class _Live:
         if rate_hz != self._rate_hz:
             self._changed(rate_hz)
         levels = self._tuner.setting
-        setting = {name: self._knobs[name].levels[at] for name, at in levels.items()}
+        setting = _setting(self._knobs.values(), levels)
         self._number += 1
         before = self._beside.steps if self._beside else 0
         load = Load(rate_hz=rate_hz, duration_s=window_s)
@@ -133,13 +183,23 @@ class _Live:
         )
 
     def _changed(self, rate_hz: float) -> None:
-        """Another load: nothing that was learned is sure, and fine-tuning may fit again."""
+        """Another load: nothing that was learned is sure, and fine-tuning may fit again, or no longer."""
         self._rate_hz = rate_hz
-        self._tuner.start_again()
-        if self._beside is not None and self._held:
-            self._held = False
+        planned = None if self._planner is None else self._planner.plan(rate_hz)
+        if self._planner is None or planned is None:
+            self._tuner.start_again()
+        else:
+            self._tuner.start_again(self._planner.policies[planned.policy])
+        if self._beside is None:
+            return
+        fits = self._planner is None or (planned is not None and planned.fine_tunes)
+        if fits and self._held:
             self._beside.go_on()
-            self._say("the load has changed: fine-tuning goes on")
+            self._say(f"at {rate_hz:g}/s fine-tuning goes on")
+        elif not fits and not self._held:
+            self._beside.hold()
+            self._say(f"at {rate_hz:g}/s the limit leaves no room for fine-tuning: it is held")
+        self._held = not fits
 
     def _make_room(self) -> None:
         """The safe setting itself broke the limit: what runs beside has to wait."""

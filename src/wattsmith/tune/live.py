@@ -66,7 +66,11 @@ class LiveTuner:
     def observe(self, seen: Seen) -> dict[str, int]:
         """Take in what one window at the present setting gave; the setting for the next."""
         if self._rate_hz is not None and abs(seen.rate_hz / self._rate_hz - 1) > CHANGED:
+            seen_at = self._at
             self.start_again()
+            if seen_at != self._at:  # what was seen belongs to levels that are left
+                self._rate_hz = seen.rate_hz
+                return self.setting
         self._rate_hz = seen.rate_hz
         place = self._places.setdefault(self._at, _Place())
         if seen.latency_s > self._limit_s:
@@ -88,10 +92,11 @@ class LiveTuner:
             self._at = self._next_step() or self._at
         return self.setting
 
-    def start_again(self) -> None:
-        """Forget what was learned, and go to the safe setting: the load, or what runs beside, is another."""
+    def start_again(self, at: Mapping[str, int] | None = None) -> None:
+        """Forget what was learned; the load, or what runs beside, changed. Go on at the safe levels, or AT these."""
         self._places.clear()
-        self._at = self._best = self._safe
+        self._rate_hz = None
+        self._at = self._best = self._safe if at is None else tuple(at[name] for name in self._names)
 
     def _energy_j(self, levels: Levels) -> float:
         energies = self._places.get(levels, _Place()).energies_j
