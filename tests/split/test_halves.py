@@ -201,3 +201,28 @@ def test_strict_keeps_what_differs_between_cpus_with_the_trainer():
 def test_in_place_writes_stay_on_one_side(made):
     by_name = {one.name: one for one in made.report().places}
     assert {by_name[name].side for name in ("add", "select", "fill_")} == {"data"}
+
+
+def test_the_order_in_memory_is_the_same_after_the_crossing():
+    layer = torch.nn.Conv2d(3, 2, 3)
+
+    def step(images):
+        wide = (images.float() / 255).to(memory_format=torch.channels_last)
+        return layer(wide).sum() + wide.shape[0]
+
+    batch = torch.arange(4 * 3 * 8 * 8, dtype=torch.uint8).reshape(4, 3, 8, 8)
+    made = split(step, batch)
+    crossing = made.data(batch, 0)
+    assert [tuple(one.shape) for one in crossing if one.dim() == 4] == [(4, 8, 8, 3)]
+    assert all(one.is_contiguous() for one in crossing), "what is sent lies in one piece"
+    plain = [one.clone() for one in crossing]  # as after a journey
+    assert torch.equal(made.train(*plain), step(batch))
+
+
+def test_a_tensor_that_is_spread_without_memory_is_sent_in_one_piece():
+    def step(rows):
+        wide = rows.unsqueeze(1).expand(-1, 3, -1)
+        return (wide * weight).sum() + wide.sum()
+
+    made = split(step, torch.ones(2, 4))
+    assert all(one.is_contiguous() for one in made.data(torch.ones(2, 4), 0))

@@ -4,16 +4,18 @@ The data half is traced up to the first boundary. The training half is the user'
 on tensors without values, which costs next to nothing, and from there on with what was received.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from wattsmith.split.cutting import data_graph
+from wattsmith.split.cutting import received as received_in
 from wattsmith.split.exporting import Exporter, exported
 from wattsmith.split.handing import CONSTANT, TENSOR, Unseen, rebuilt
 from wattsmith.split.marks import OpaqueStep, watched_by
 from wattsmith.split.problems import NotSplittable, first_line, place_of
 from wattsmith.split.roles import FIXED, TAINTED, Roles
+from wattsmith.split.running import Seen
 from wattsmith.split.traced import Traced
 
 
@@ -76,15 +78,17 @@ def graph_to_boundary(traced: Traced, roles: Roles, seen: dict[Any, Any]) -> tup
 class Replay:
     """Runs the user's code on tensors without values up to the boundary, and with what was received after it."""
 
-    def __init__(self, watched: Any, traced: Traced, exporter: Exporter, numbers: frozenset[int]) -> None:
-        """NUMBERS: places among what crosses that are sizes or other single numbers."""
-        self._watched, self._traced, self._exporter, self._numbers = watched, traced, exporter, numbers
+    def __init__(self, watched: Any, traced: Traced, exporter: Exporter, crossing: Sequence[Seen]) -> None:
+        """CROSSING: what was seen of all that crosses, but for the sizes of the batch."""
+        self._watched, self._traced, self._exporter = watched, traced, exporter
+        self._numbers = frozenset(at for at, one in enumerate(crossing) if one.is_number)
+        self._orders = [one.order for one in crossing]
 
     def __call__(self, received: tuple[Any, ...]) -> Any:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         *values, sizes = received
-        self._values = [one.item() if at in self._numbers else one for at, one in enumerate(values)]
+        self._values = [self._restored(at, one) for at, one in enumerate(values)]
         self._calls = 0
         with ExitStack() as self._without_values:
             self._mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -102,6 +106,11 @@ class Replay:
                         "all that crosses with one call: images, labels = wattsmith.boundary(images, labels)."
                     ) from failed
         return given
+
+    def _restored(self, at: int, one: Any) -> Any:
+        if at in self._numbers:
+            return one.item()
+        return received_in(one, self._orders[at]) if self._orders[at] else one
 
     def _batch(self, sizes: list[int]) -> Any:
         import torch

@@ -1,5 +1,6 @@
 """Two graphs out of one: the data half sends what the training half receives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,16 @@ def number_sent(number: Any) -> Any:
 
 def number_received(tensor: Any) -> Any:
     return tensor.item()
+
+
+def sent(tensor: Any, order: Sequence[int]) -> Any:
+    """TENSOR as it crosses: one number after the other, in ORDER of its dimensions, if that is not the usual one."""
+    return (tensor.permute(tuple(order)) if order else tensor).contiguous()
+
+
+def received(tensor: Any, order: Sequence[int]) -> Any:
+    """What was sent in that ORDER, with its dimensions and its order in memory as before."""
+    return tensor.permute(tuple(order.index(at) for at in range(len(order))))
 
 
 def applied(function: Any, *args: Any, **named: Any) -> Any:
@@ -138,10 +149,10 @@ def data_graph(
                 writer.known[str(node.target)] = writer.graph.create_node("get_attr", str(node.target))
             writer.copy(node, (True, context_of(node)[1]), on_data=True)
     writer.block(ORDINARY)
-    sent = [_sent(writer, node, seen) for node in crossing]
+    given = [_sent(writer, node, seen) for node in crossing]
     if also is not None:
-        sent.append(writer.graph.call_function(also[0], ([writer.known[one] for one in also[1]],)))
-    writer.graph.output(tuple(sent))
+        given.append(writer.graph.call_function(also[0], ([writer.known[one] for one in also[1]],)))
+    writer.graph.output(tuple(given))
     return writer.graph
 
 
@@ -155,7 +166,9 @@ def _is_number(node: Any, seen: Any) -> bool:
 
 def _sent(writer: _Writer, node: Any, seen: Any) -> Any:
     made = writer.known[node]
-    return writer.graph.call_function(number_sent, (made,)) if _is_number(node, seen) else made
+    if _is_number(node, seen):
+        return writer.graph.call_function(number_sent, (made,))
+    return writer.graph.call_function(sent, (made, list(seen[node].order)))
 
 
 def _training_graph(
@@ -183,6 +196,8 @@ def _training_graph(
     for node in crossing:
         if _is_number(node, seen):
             writer.known[node] = writer.graph.call_function(number_received, (writer.known[node],))
+        elif seen[node].order:
+            writer.known[node] = writer.graph.call_function(received, (writer.known[node], list(seen[node].order)))
     for node in traced.nodes():
         if node in needed and node.op != "get_attr":
             writer.copy(node, context_of(node), on_data=False)

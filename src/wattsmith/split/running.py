@@ -24,6 +24,7 @@ class Seen:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     is_number: bool = False  # a size or another number, which crosses as a tensor of one
+    order: tuple[int, ...] = ()  # of its dimensions in memory, where that is not the usual one; it crosses in it
 
 
 def seen_in_run(traced: Traced, roles: Roles, inputs: Sequence[Any]) -> dict[Any, Seen]:
@@ -97,11 +98,23 @@ def _told(value: Any, taken: Sequence[Any]) -> Seen:
             output_bytes=value.numel() * value.element_size(),
             shape=tuple(value.shape),
             dtype=str(value.dtype).removeprefix("torch."),
+            order=order_in_memory(value),
             **common,
         )
     if isinstance(value, bool | int | float):
         return Seen(output_bytes=NUMBER_BYTES, dtype=_NUMBERS[type(value)], is_number=True, **common)
     return Seen(output_bytes=None, **common)
+
+
+def order_in_memory(tensor: Any) -> tuple[int, ...]:
+    """The dimensions of TENSOR from the slowest to the quickest, if it lies densely in another order than usual.
+
+    Layers choose their method by the order in memory, so that it must be the same after the crossing.
+    """
+    if tensor.is_contiguous() or 0 in tensor.stride():
+        return ()
+    order = tuple(sorted(range(tensor.dim()), key=lambda at: -tensor.stride(at)))
+    return order if tensor.permute(order).is_contiguous() else ()
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -26,10 +26,9 @@ def cut_told(
     notes: list[str],
 ) -> Cut:
     crossing = tuple(
-        Crossing(
-            name=node.name, shape=seen[node].shape, dtype=seen[node].dtype, size_bytes=seen[node].output_bytes or 0
-        )
+        Crossing(name=node.name, shape=_sent_shape(one), dtype=one.dtype, size_bytes=one.output_bytes or 0)
         for node in graphs.crossing
+        for one in (seen[node],)
     )
     if graphs.training is None:
         sizes = sum(max(1, len(seen[node].shape)) for node in traced.nodes() if node.op == "placeholder")
@@ -60,6 +59,10 @@ def cut_told(
         needs=tuple(sorted(packed.needs)),
         notes=(*traced.notes, *notes),
     )
+
+
+def _sent_shape(one: Seen) -> tuple[int, ...]:
+    return tuple(one.shape[at] for at in one.order) if one.order else one.shape
 
 
 def _refused_size(data: Any, watched: Any) -> str | None:

@@ -115,8 +115,7 @@ def _cut_by_hand(
 ) -> tuple[Choice, CutGraphs, Callable[..., Any]]:
     refuse_state_before_boundary(traced, roles)
     graph, crossing = graph_to_boundary(traced, roles, seen)
-    numbers = frozenset(at for at, node in enumerate(crossing) if seen[node].is_number)
-    replay = training_by_hand(Replay(watched, traced, exporter, numbers))
+    replay = training_by_hand(Replay(watched, traced, exporter, [seen[node] for node in crossing]))
     data = frozenset(one for one in traced.nodes() if roles.kinds[one] != FIXED)
     graphs = CutGraphs(data=graph, training=None, attributes=(), crossing=crossing)
     return Choice(data=data, cost_s=0.0), graphs, replay
