@@ -1,9 +1,9 @@
 """The worker processes of this machine, and those that stand for workers elsewhere: started, watched, replaced."""
 
+import errno
 import itertools
 import os
 import select
-import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,6 @@ from wattsmith.feed.remote_relay import run_relay
 from wattsmith.feed.slots import Room
 from wattsmith.feed.worker import Post, run_worker
 
-KILLS = {None, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # exit codes that others give
 LEAVE_S = 5.0  # how long a worker may take to finish what it is doing when all is over
 
 
@@ -33,6 +32,7 @@ class Hand:
     leaving: bool = False  # gets no further task
     late: bool = False  # has overrun a lease; what it still sends counts only if nobody was faster
     shards: set[int] = field(default_factory=set)
+    reached: dict[int, int] = field(default_factory=dict)  # by shard: the batch behind the last it was given
     about: dict[str, Any] | None = None  # the machine of a worker that is elsewhere
 
     @property
@@ -56,6 +56,17 @@ class Crew:
 
     def start(self, seat: int, seats: int, base_seed: int) -> Hand:
         """A new worker. It has to be told that an epoch begins before it can work."""
+        try:
+            return self._start(seat, seats, base_seed)
+        except OSError as refused:
+            if refused.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise RuntimeError(
+                f"worker {seat} could not be started: this process may not open more files. "
+                "Raise the limit (`ulimit -n`), or use fewer workers."
+            ) from refused
+
+    def _start(self, seat: int, seats: int, base_seed: int) -> Hand:
         ours, theirs = pair()
         # Workers die with this process; but the kernel watches the thread that started them, which must not end first.
         main = threading.current_thread() is threading.main_thread()
@@ -130,23 +141,3 @@ class Crew:
 
     def __iter__(self) -> Iterator[Hand]:
         return iter(list(self.hands))
-
-
-def as_data_loader_says(code: int | None, pids: list[int]) -> str:
-    """The words that programs look for in a DataLoader's error."""
-    said = f"DataLoader worker (pid(s) {', '.join(map(str, pids))}) exited unexpectedly"
-    if code is not None and code < 0:
-        said = f"DataLoader worker (pid {pids[-1]}) is killed by signal: {signal.strsignal(-code)}. {said}"
-    return said
-
-
-def why_ended(code: int | None) -> str:
-    """In words, what an exit code says."""
-    if code is None:
-        return "does not answer"
-    if code >= 0:
-        return f"left with exit code {code}"
-    known = {int(one): one.name for one in signal.Signals}
-    name = known.get(-code, f"signal {-code}")
-    hint = {"SIGKILL": " (often: the machine ran out of memory)", "SIGBUS": " (often: no memory left for slots)"}
-    return f"was ended by {name}{hint.get(name, '')}"

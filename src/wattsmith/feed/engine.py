@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from wattsmith.feed.crew import KILLS, Crew, Hand, as_data_loader_says, why_ended
-from wattsmith.feed.ledger import VOID, Deaths, Item, Lease, Ledger
+from wattsmith.feed.crew import Crew, Hand
+from wattsmith.feed.deaths import Deaths
+from wattsmith.feed.ledger import VOID, Item, Ledger
 from wattsmith.feed.link import Gone
 from wattsmith.feed.making import Recipe
 from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Stop, Task
@@ -23,7 +24,7 @@ from wattsmith.feed.progress import Progress
 from wattsmith.feed.remote import OpenYard, Yard, mixed
 from wattsmith.feed.reporting import Counts
 from wattsmith.feed.seeding import epoch_seed
-from wattsmith.feed.slots import Notes, Slot, Slots
+from wattsmith.feed.slots import Notes, Slot, Slots, SlotTooSmall
 from wattsmith.feed.source import Rotation, Source
 from wattsmith.feed.worker import INLINE_BYTES
 
@@ -88,6 +89,8 @@ class Engine:
         self._longest_s = 0.0
         self._seen = 0
         self._error: Any = None
+        self._broken: Exception | None = None  # why there will be no further batch
+        self._moved = False  # whether a worker came or went, so that batches may have to be made elsewhere
         # Whole numbers alone are the same everywhere; a data half knows whether it holds anything else.
         self._alike = getattr(recipe.data, "unlike", None) == ()
         self.pinner = pinner
@@ -101,6 +104,7 @@ class Engine:
         self._source = source
         self._shared_seed = shared_seed
         self._ledger = Ledger(in_order=self._terms.in_order, first=0 if self._iterable else progress.delivered)
+        self._deaths = Deaths()
         self._delivered_before = frozenset(progress.ahead)
         self._error = None
         self._starving.clear()
@@ -108,6 +112,7 @@ class Engine:
         for hand in self._crew:
             hand.ready = False
             hand.shards.clear()
+            hand.reached.clear()
         self._alone = alone
         for seat in range(self._seats):
             if not any(hand.seat == seat for hand in self._crew.at_work()):
@@ -126,6 +131,8 @@ class Engine:
     def next(self) -> tuple[Item, Arrived]:
         """The next batch. Raises StopIteration at the end of the epoch, and whatever the user's code raised."""
         while True:
+            if self._broken is not None:
+                raise self._broken
             delivered = self._ledger.deliver()
             if delivered is None:
                 self._dispatch()
@@ -165,6 +172,7 @@ class Engine:
     def resize(self, seats: int) -> None:
         """So many workers from now on. Those that are too many finish what they have."""
         self._seats = seats
+        self._moved = True
         hands = self._crew.at_work()
         for seat in sorted(set(range(seats)) - {hand.seat for hand in hands}):
             hand = self._crew.start(seat, seats, epoch_seed(self._progress.seed, self._progress.epoch))
@@ -221,6 +229,9 @@ class Engine:
                 self._ledger.skip(item.number)
             else:
                 self._ledger.draw(item._replace(home=self._home(item, hands)))
+        if self._moved:
+            self._moved = False
+            self._ledger.settle(lambda item: self._home(item, hands))
         most = max(1, self._terms.prefetch)
         given = True
         while given and self._ledger.waiting:
@@ -267,6 +278,9 @@ class Engine:
             every > 0 and (item.ordinal + 1 if self._iterable else item.number + 1) % every == 0,
             None if slot is None else (slot.offset, slot.capacity_bytes),
         )
+        if self._iterable and item.ordinal < hand.reached.get(item.shard, 0):
+            hand.link.send(Adopt(self._progress.start_of(item.shard)))  # it has read past what is wanted again
+        hand.reached[item.shard] = item.ordinal + 1
         hand.link.send(task)
         return True
 
@@ -385,7 +399,10 @@ class Engine:
             if hand not in self._crew.hands:
                 continue
             self._free(need.serial)
-            slot = self._slots.take(need.size_bytes)
+            try:
+                slot = self._slots.take(need.size_bytes)
+            except SlotTooSmall as never:
+                self._give_up(never)
             if slot is None and self._make_room():
                 slot = self._slots.take(need.size_bytes)
             if slot is None:
@@ -419,41 +436,35 @@ class Engine:
         before = self._ledger.redone
         lost = self._ledger.take_back(hand.key)
         self._counts.redone += self._ledger.redone - before
+        self._moved = True
         for serial in [lease.serial for lease in lost]:
             self._free(serial)
         self._starving = [(other, need) for other, need in self._starving if other is not hand]
         if hand.late or (hand.leaving and not lost):
             return
         self._counts.lost += 1
-        self._blame(hand, begun, lost, code)
-        if hand.leaving:
-            return
+        if not hand.ready and not begun:
+            charge = self._deaths.judge_start(hand.pid, code)
+        else:
+            culprit = next((lease.item for lease in lost if lease.serial == begun), None)
+            charge = self._deaths.judge(culprit, hand.pid, code)
+        if charge is not None:
+            self._give_up(RuntimeError(charge))
+        if not hand.leaving:
+            self._replace(hand)
+        self._dispatch()
+
+    def _replace(self, hand: Hand) -> None:
+        """Another worker at the seat of HAND."""
         fresh = self._crew.start(hand.seat, self._seats, epoch_seed(self._progress.seed, self._progress.epoch))
         fresh.shards |= hand.shards
         self._tell_begin(fresh)
-        self._dispatch()
 
-    def _blame(self, hand: Hand, begun: int, lost: list[Lease], code: int | None) -> None:
-        if not hand.ready and not begun:
-            self._deaths.at_start()
-            if self._deaths.hopeless():
-                raise RuntimeError(
-                    f"{as_data_loader_says(code, [hand.pid])}: {self._deaths.starts} workers in a row {why_ended(code)} "
-                    "before they were ready. Look at worker_init_fn and at what the dataset does when it is loaded."
-                )
-            return
-        culprit = next((lease.item for lease in lost if lease.serial == begun), None)
-        self._deaths.at_batch(None if culprit is None else culprit.number, hand.pid, crashed=code not in KILLS)
-        pids = None if culprit is None else self._deaths.guilty(culprit.number)
-        if culprit is not None and pids is not None:
-            what = f"samples {culprit.indices!r:.200}"
-            if self._iterable:
-                what = f"batch {culprit.ordinal} of shard {culprit.shard}"
-            raise RuntimeError(
-                f"{as_data_loader_says(code, pids)}: each of them {why_ended(code)} while it made batch "
-                f"{culprit.number} of epoch {self._progress.epoch} ({what}). "
-                "Look at those samples, or leave them out."
-            )
+    def _give_up(self, why: Exception) -> None:
+        """There will be no further batch."""
+        self._broken = why
+        self.close()
+        raise why
 
     def _retire_late(self) -> None:
         limit_s = self._terms.lease_s
@@ -468,10 +479,8 @@ class Engine:
                 before = self._ledger.redone
                 self._ledger.doubt(hand.key)
                 self._counts.redone += self._ledger.redone - before
-                fresh = self._crew.start(hand.seat, self._seats, epoch_seed(self._progress.seed, self._progress.epoch))
-                fresh.shards |= hand.shards
                 self._counts.late += 1
-                self._tell_begin(fresh)
+                self._replace(hand)
                 self._dispatch()
 
     def _hand_on(self, hand: Hand) -> None:
@@ -481,7 +490,6 @@ class Engine:
             heir = others[turn % len(others)]
             heir.shards.add(shard)
             heir.link.send(Adopt(self._progress.start_of(shard)))
-            self._ledger.rehome(shard, heir.seat)
         hand.shards.clear()
 
     def _send_home(self) -> None:

@@ -347,7 +347,7 @@ def _wraps(batch_sampler: Any, sampler: Any) -> bool:
     return isinstance(batch_sampler, BatchSampler) and batch_sampler.sampler is sampler
 
 
-def _tick(elastic: Elastic | None, counts: Counts, feeder: "weakref.ref[Feeder]") -> None:
+def _tick(elastic: Elastic | None, counts: Counts, feeder: "weakref.ref[Feeder[Any]]") -> None:
     if elastic is None:
         return
     alive = feeder()

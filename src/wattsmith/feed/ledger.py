@@ -6,7 +6,7 @@ talks to a process.
 """
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -122,11 +122,10 @@ class Ledger:
         self._requeue(late, worker)
         return late
 
-    def rehome(self, shard: int, home: int | None) -> None:
-        """Batches of SHARD that wait are made at seat HOME from now on."""
+    def settle(self, home: Callable[[Item], int | None]) -> None:
+        """Batches that wait are made at the seats that HOME says from now on."""
         for number, item in self._waiting.items():
-            if item.shard == shard:
-                self._items[number] = self._waiting[number] = item._replace(home=home)
+            self._items[number] = self._waiting[number] = item._replace(home=home(item))
 
     def can_deliver(self) -> bool:
         return bool(self._arrived) if not self._in_order else self._next in self._committed
@@ -175,47 +174,3 @@ class Ledger:
             if number in self._items and number not in self._committed and not elsewhere:
                 self._waiting[number] = self._items[number]
                 self.redone += 1
-
-
-class Deaths:
-    """Tells a batch that kills its workers from workers that are killed for other reasons.
-
-    Three workers that crashed at one batch are proof. A kill from outside looks the same wherever it strikes; so
-    while workers are killed at other batches too, or at none, a batch is tried more often, up to twenty times.
-    """
-
-    LIMIT = 3
-    PATIENCE = 20
-    REMEMBERED = 64
-
-    def __init__(self) -> None:
-        self._recent: collections.deque[int | None] = collections.deque(maxlen=self.REMEMBERED)
-        self._pids: dict[int, list[int]] = {}
-        self._crashes: collections.Counter[int] = collections.Counter()
-        self.starts = 0  # workers in a row that died before they were ready
-
-    def at_start(self) -> None:
-        """A worker died before it was ready."""
-        self.starts += 1
-        self._recent.append(None)
-
-    def at_batch(self, number: int | None, pid: int, *, crashed: bool) -> None:
-        """Worker PID died while it made batch NUMBER; None: while it made none. CRASHED: of itself, not killed."""
-        self._recent.append(number)
-        if number is not None:
-            self._pids.setdefault(number, []).append(pid)
-            self._crashes[number] += crashed
-
-    def ready(self) -> None:
-        self.starts = 0
-
-    def guilty(self, number: int) -> list[int] | None:
-        """The process ids that batch NUMBER has cost, if it is to blame."""
-        pids = self._pids.get(number, [])
-        others = sum(1 for other in self._recent if other != number)
-        proven = self._crashes[number] >= self.LIMIT
-        return pids if proven or len(pids) >= min(self.LIMIT + 2 * others, self.PATIENCE) else None
-
-    def hopeless(self) -> bool:
-        """Whether workers die as soon as they start."""
-        return self.starts >= self.PATIENCE

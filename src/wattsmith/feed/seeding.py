@@ -42,12 +42,12 @@ class RunSeed:
 
         if self._seed is not None:
             return self._seed
-        self.look()
+        self._mark = self._stand()
         return int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
 
     def look(self) -> None:
-        """Remember how the generator stands where a run begins."""
-        self._mark = self._stand()
+        """Remember the generator's seed where a run goes on whose own was drawn in an earlier life."""
+        self._mark = self._stand()[0], b""
 
     def seeded_anew(self) -> bool:
         """Whether the generator was seeded since the run began."""

@@ -1,0 +1,108 @@
+"""Slots are used again, never while anyone looks at them, and never take more memory than allowed."""
+
+import itertools
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattsmith.feed.slots import SMALLEST_BYTES, Room, Slots, SlotTooSmall, capacity_for
+from wattsmith.terms.errors import BadTerm
+
+MIB = 1 << 20
+
+
+@given(st.integers(1, 1 << 34))
+def test_a_capacity_is_at_least_the_size_and_at_most_an_eighth_more(size):
+    assert size <= capacity_for(size) <= max(SMALLEST_BYTES, size * 9 / 8 + 4096)
+
+
+def test_a_slot_that_came_back_is_given_again():
+    slots = Slots(8 * MIB)
+    first = slots.take(MIB)
+    slots.give_back(first)
+    assert slots.take(MIB) == first
+    assert slots.used_bytes == MIB
+
+
+def test_slots_in_use_do_not_overlap():
+    slots = Slots(8 * MIB)
+    taken = sorted((slots.take(size) for size in (MIB, MIB // 2, MIB, 70_000)), key=lambda slot: slot.offset)
+    for one, other in itertools.pairwise(taken):
+        assert one.offset + one.capacity_bytes <= other.offset
+
+
+def test_a_full_room_gives_none_until_something_comes_back():
+    slots = Slots(2 * MIB)
+    first, second = slots.take(MIB), slots.take(MIB)
+    assert second is not None
+    assert slots.take(MIB) is None
+    slots.give_back(first)
+    assert slots.take(MIB) == first
+
+
+def test_what_can_never_fit_is_said_at_once():
+    with pytest.raises(SlotTooSmall, match="3145728 bytes does not fit: memory_limit_bytes is 2097152"):
+        Slots(2 * MIB).take(3 * MIB)
+
+
+def test_a_limit_below_the_smallest_slot_is_refused():
+    with pytest.raises(BadTerm, match="at least 65536"):
+        Slots(1000)
+
+
+def test_small_slots_give_their_memory_to_a_large_one():
+    slots = Slots(2 * MIB)
+    for slot in [slots.take(MIB), slots.take(MIB)]:
+        slots.give_back(slot)
+    assert slots.take(2 * MIB) is not None
+    assert slots.used_bytes == 2 * MIB
+
+
+def test_a_slot_stays_while_any_view_of_it_lives():
+    slots = Slots(8 * MIB)
+    slot = slots.take(MIB)
+    tensor = torch.frombuffer(slots.hold(slot), dtype=torch.uint8)
+    part = tensor[5:10].numpy()[1:]
+    del tensor
+    assert slots.take(MIB) != slot
+    assert slots.held == 1
+    del part
+    assert slots.take(MIB) == slot
+    assert slots.held == 0
+
+
+def test_views_outlive_the_slots():
+    slots = Slots(8 * MIB)
+    tensor = torch.frombuffer(slots.hold(slots.take(MIB)), dtype=torch.uint8)
+    tensor.fill_(7)
+    del slots
+    assert int(tensor.sum()) == 7 * MIB
+
+
+def test_another_process_sees_the_same_memory_and_it_has_no_name():
+    slots = Slots(MIB)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        slots.room.send(ours)
+        other = Room.receive(theirs)
+    other.view(100_000, 3)[:] = b"abc"
+    assert bytes(slots.room.view(100_000, 3)) == b"abc"
+    assert str(Path(f"/proc/self/fd/{other.descriptor}").readlink()).startswith("/memfd:")
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 300_000)), max_size=40))
+def test_no_sequence_of_takes_and_returns_goes_beyond_the_limit(steps):
+    slots, taken = Slots(MIB), []
+    for take, size in steps:
+        if take:
+            taken += [slot for slot in [slots.take(size)] if slot is not None]
+        elif taken:
+            slots.give_back(taken.pop())
+        places = sorted((slot.offset, slot.offset + slot.capacity_bytes) for slot in taken)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(places))
+        assert sum(slot.capacity_bytes for slot in taken) <= slots.used_bytes <= MIB
