@@ -9,7 +9,9 @@ from typing import Any
 from wattsmith.split.cutting import CutGraphs
 from wattsmith.split.graphfile import Packed, packed_graph
 from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, loads, training_half
+from wattsmith.split.pricing import is_alike
 from wattsmith.split.roles import OPAQUE, Roles
+from wattsmith.split.running import Seen
 from wattsmith.split.traced import CONSTANT, STATE, Attribute, Traced
 
 SIZES = "sizes_of_the_batch"  # what crosses last where the cut was made by hand
@@ -18,11 +20,14 @@ _ONE_IS_SPECIAL = re.compile(r"!= [01]$|>= [12]$|^[12] <=|> [01]$")
 
 
 def assembled(
-    traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_hand: Any = None
+    traced: Traced, roles: Roles, graphs: CutGraphs, seen: dict[Any, Seen], watched: Any, by_hand: Any = None
 ) -> tuple[SavedHalf, Any, Packed]:
     """The data half, the training half, and what was packed into the former. BY_HAND: runs training untraced."""
     packed = Packed()
-    written = data_file(traced, roles, graphs, watched, packed, hard_guards(traced, watched))
+    used = {node.name for node in graphs.data.nodes}
+    ours = [node for node in traced.nodes() if node.name in used and node in seen]
+    unlike = [node.name for node in ours if not is_alike(node, seen[node])]
+    written = data_file(traced, roles, graphs, watched, packed, unlike)
     return loads(written), _training(traced, roles, graphs, watched, by_hand), packed
 
 
@@ -42,7 +47,7 @@ def _inputs(watched: Any) -> list[int]:
 
 
 def data_file(
-    traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, packed: Packed, guards: list[str]
+    traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, packed: Packed, unlike: list[str]
 ) -> bytes:
     """The data half as its file has it."""
     import torch
@@ -67,12 +72,13 @@ def data_file(
             }
             for at, leaf in enumerate(watched.leaves)
         ],
-        "guards": guards,
+        "guards": hard_guards(traced, watched),
         "inputs": [leaf_of[node.name] for node in graphs.data.nodes if node.op == "placeholder"],
         "written": sorted(leaf_of[node.name] for node in roles.written_inputs),
         "opaque": any(kind == OPAQUE for kind in roles.kinds.values()),
         "crossing": [node.name for node in graphs.crossing] + ([SIZES] if graphs.training is None else []),
         "needs": sorted(packed.needs),
+        "unlike": unlike,
         "nodes": nodes,
     }
     file = io.BytesIO()

@@ -65,20 +65,26 @@ def _packed_target(target: Any, packed: Packed) -> Any:
     if isinstance(target, OpaqueCall | OpaqueStep):
         return {"pickled": _pickled(target, packed)}
     if hasattr(target, "_schema"):
-        package = str(target._schema.name).partition("::")[0]
-        if package not in ("aten", "prim", "prims", "wattsmith_split"):
-            packed.needs.add(package)
+        _need_package(str(target._schema.name).partition("::")[0], packed)
         return {"operator": f"{target._schema.name}.{target._schema.overload_name or 'default'}"}
     if type(target).__module__.startswith("torch._higher_order_ops") or type(target).__name__ == "HigherOrderOperator":
         return {"higher": target.name() if callable(getattr(target, "name", None)) else str(target)}
     try:
         name = _get_qualified_name(target)
         if name.startswith(_MAY_CALL) and found(name) is target:
+            if name.startswith("torch.ops."):
+                _need_package(name.split(".")[2], packed)
             return {"function": name}
     except (AttributeError, ImportError, RuntimeError, HalfNotRead):
         pass
     told = getattr(target, "__qualname__", repr(target))
     raise NotSplittable(f"{told} is a function of your own that is not traced; mark it with @wattsmith.opaque")
+
+
+def _need_package(package: str, packed: Packed) -> None:
+    """PACKAGE: whose operator is called."""
+    if package not in ("aten", "prim", "prims", "wattsmith_split"):
+        packed.needs.add(package)
 
 
 def found(name: str) -> Callable[..., Any]:
@@ -91,8 +97,13 @@ def found(name: str) -> Callable[..., Any]:
             thing: Any = importlib.import_module(".".join(parts[:at]))
         except ImportError:
             continue
-        for part in parts[at:]:
-            thing = getattr(thing, part)
+        if name.startswith("torch.ops.") and parts[2] in _WITH_OPERATORS:
+            importlib.import_module(parts[2])
+        try:
+            for part in parts[at:]:
+                thing = getattr(thing, part)
+        except AttributeError as missing:
+            raise HalfNotRead(f"the data half calls {name}, which is not here: import what has it first") from missing
         return thing  # type: ignore[no-any-return]
     raise HalfNotRead(f"there is no {name} here; the file was written with another PyTorch")
 

@@ -95,6 +95,11 @@ class SavedHalf:
         """Packages that must be there beside PyTorch."""
         return tuple(self._facts["needs"])
 
+    @property
+    def unlike(self) -> tuple[str, ...]:
+        """Nodes whose last bits differ between kinds of CPUs or numbers of threads."""
+        return tuple(self._facts["unlike"])
+
     def save(self, path: str | PathLike[str]) -> None:
         try:
             Path(path).write_bytes(self._written)

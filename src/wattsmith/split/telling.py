@@ -6,7 +6,7 @@ from wattsmith.split.assembling import SIZES
 from wattsmith.split.cutting import CutGraphs, is_drawing_in_training
 from wattsmith.split.graphfile import Packed
 from wattsmith.split.handing import sliced
-from wattsmith.split.pricing import Choice, is_alike, short_name
+from wattsmith.split.pricing import Choice, short_name
 from wattsmith.split.problems import BatchDoesNotFit
 from wattsmith.split.roles import FIXED, OPAQUE, Roles
 from wattsmith.split.running import Seen
@@ -36,10 +36,6 @@ def cut_told(
         notes = [*notes, "the training half is the step's own code, which is not traced"]
     live = [node for node in traced.nodes() if node.op != "get_attr"]
     places = tuple(_place(node, roles, chosen, seen) for node in live)
-    used = {node.name for node in graphs.data.nodes}
-    unlike = tuple(
-        node.name for node in live if node in chosen.data and node.name in used and not is_alike(node, seen[node])
-    )
     inputs = [seen[node].output_bytes or 0 for node in live if node.op == "placeholder"]
     refused = _refused_size(data, watched)
     if refused:
@@ -55,7 +51,7 @@ def cut_told(
         raw_bytes=sum(inputs),
         places=places,
         crossing=crossing,
-        unlike=unlike,
+        unlike=data.unlike,
         needs=tuple(sorted(packed.needs)),
         notes=(*traced.notes, *notes),
     )

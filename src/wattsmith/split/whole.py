@@ -104,7 +104,7 @@ def split(
     else:
         chosen = cheapest_cut(traced, roles, seen, prices or _usual_prices(watched.held), strict)
         graphs, replay = cut_graphs(traced, roles, chosen.data, seen), None
-    data, train, packed = assembled(traced, roles, graphs, watched, replay)
+    data, train, packed = assembled(traced, roles, graphs, seen, watched, replay)
     cut = cut_told(traced, roles, chosen, graphs, seen, watched, data, packed, tracer_notes)
     made = Split(data=data, train=train, cut=cut)
     return compared(made, traced, roles, chosen.data, watched, _SEED) if check else made
@@ -263,7 +263,7 @@ def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str], Exporter |
             raise ours from None
         first = refused
     try:
-        return traced_twice(by_fx, watched.held), [f"torch.export said: {first_line(first)}"], None
+        return traced_twice(by_fx, watched.held), [f"torch.export said: {_reason(first)}"], None
     except FrozenRandomness:
         raise
     except Exception as second:  # noqa: BLE001 - the same of torch.fx
@@ -310,6 +310,10 @@ def _untraceable(first: BaseException, second: BaseException) -> NotSplittable:
 
 def _reason(failed: BaseException) -> str:
     text = str(failed)
+    if type(failed).__name__ == "UnsupportedOperatorException":
+        return (
+            f"the operator {first_line(failed)} does not tell the shape of what it gives (torch.library.register_fake)"
+        )
     if "data-dependent" in text or "symbolically traced variables cannot be used as inputs to control flow" in text:
         return "it decides by the value of a tensor (torch.cond and torch.where can be traced)"
     if "backward" in text or ("grad" in text and "requires" in text):
