@@ -118,6 +118,16 @@ def test_an_end_that_takes_nothing_is_given_up(ends):
         ends[0].send(1, b"", [bytes(1 << 24)])
 
 
+def test_a_patient_end_waits_until_it_is_taken(strangers):
+    mine, theirs = strangers
+    mine.trust(b"there", b"back", patient=True)
+    theirs.trust(b"back", b"there")
+    sending = in_thread(mine.send, 1, b"", [bytes(1 << 22)])
+    time.sleep(2 * STALL_S)
+    theirs.skip_body(theirs.receive())
+    assert sending() is None
+
+
 def test_room_of_another_length_is_refused(ends):
     mine, theirs = ends
     mine.send(1, b"", [b"1234"])
@@ -236,7 +246,9 @@ def test_before_the_token_is_proved_only_a_greeting_is_taken(strangers):
         theirs.receive()
 
 
-@given(content=some.binary(max_size=3000), cuts=some.lists(some.integers(0, 3000), max_size=5))
+@given(
+    content=some.binary(max_size=300).map(lambda few: few * 60), cuts=some.lists(some.integers(0, 18_000), max_size=5)
+)
 def test_a_sum_is_the_same_however_the_bytes_are_cut(content, cuts):
     whole, pieces = LaneSum(), LaneSum()
     whole.add(memoryview(content))

@@ -71,7 +71,8 @@ def greet(
     channel.send(PROOF, _proof(token, b"worker", mine, theirs))
     if not hmac.compare_digest(_expect(channel, WELCOME).message, _proof(token, b"trainer", mine, theirs)):
         raise TokenRefused("the trainer does not hold the job's token; is this the right address and token file?")
-    channel.trust(_key(token, b"from worker", mine, theirs), _key(token, b"from trainer", mine, theirs))
+    keys = (_key(token, way, mine, theirs) for way in (b"from worker", b"from trainer"))
+    channel.trust(*keys, patient=True)
     channel.send(GREETING, json.dumps(facts).encode())
     return _facts(_expect(channel, WELCOME))
 
