@@ -15,7 +15,7 @@ from wattsmith.report.formats.ptd_log import ptd_lines
 from wattsmith.report.formats.spl import MOST_SAMPLES, SplSample, spl_lines
 from wattsmith.report.formats.stamps import stamp_s
 from wattsmith.report.formats.summary import Summary, read_summary
-from wattsmith.report.window import LoadWindow
+from wattsmith.report.window import LoadWindow, queries_at_rate
 from wattsmith.terms.errors import BadInput, BadTerm
 
 RUNS = ("ranging", "run_1")
@@ -48,6 +48,15 @@ class Run:
     def number(self, key: str) -> float | None:
         found = self.values.get(key)
         return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def queries_of(run: Run, counts_by_rate: bool) -> float | None:
+    """How many queries count for the metric; rounds v1.0 and v1.1 took them from the rate."""
+    count = run.number("result_query_count")
+    if count is not None and not counts_by_rate:
+        return count
+    rate_hz = run.number("result_qps_with_loadgen_overhead")
+    return None if rate_hz is None or run.window is None else queries_at_rate(rate_hz, run.window.duration_s)
 
 
 @dataclass(slots=True, kw_only=True)

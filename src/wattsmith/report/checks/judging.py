@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wattsmith.report.checks.evidence import Evidence, gather
+from wattsmith.report.checks.evidence import Evidence, gather, queries_of
 from wattsmith.report.checks.findings import Check, Layer, Outcome, Report
 from wattsmith.report.checks.official import official_checks
 from wattsmith.report.checks.rounds import ROUNDS, Round, round_called, round_of
@@ -11,7 +11,7 @@ from wattsmith.report.checks.tiny import judge_tiny
 from wattsmith.report.checks.training import judge_training
 from wattsmith.report.formats.descriptor import read_descriptor
 from wattsmith.report.places import Place
-from wattsmith.report.window import Metric, Scenario, inference_metric, queries_at_rate, scenario_called
+from wattsmith.report.window import Metric, Scenario, inference_metric, scenario_called
 from wattsmith.terms.errors import BadInput, BadTerm
 
 LATEST = next(reversed(ROUNDS))
@@ -90,7 +90,7 @@ def inference_figures(found: Evidence) -> dict[str, float | int | str | None]:
         "invalid_samples": power.invalid,
         "coverage_ratio": power.coverage_ratio,
         "largest_gap_s": power.largest_gap_s,
-        "queries": queries_of(found),
+        "queries": queries_of(run, found.rules.counts_by_rate),
         "performance": _performance(found),
     }
     return figures
@@ -107,7 +107,9 @@ def metric_of(found: Evidence) -> tuple[Metric | None, str]:
     try:
         ran = scenario_called(str(run.values.get("effective_scenario", "")))
         published = _published(found.folder, ran)
-        return inference_metric(published, ran, mean_w, run.window.duration_s, queries_of(found)), ""
+        return inference_metric(
+            published, ran, mean_w, run.window.duration_s, queries_of(run, found.rules.counts_by_rate)
+        ), ""
     except BadTerm as wrong:
         return None, str(wrong)
 
@@ -119,15 +121,6 @@ def _published(folder: Path, ran: Scenario) -> Scenario:
         except BadTerm:
             continue
     return ran
-
-
-def queries_of(found: Evidence) -> float | None:
-    """How many queries count for the metric, by the rule of the round."""
-    run = found.runs["run_1"]
-    if found.rules.counts_by_rate or run.number("result_query_count") is None:
-        rate_hz = run.number("result_qps_with_loadgen_overhead")
-        return None if rate_hz is None or run.window is None else queries_at_rate(rate_hz, run.window.duration_s)
-    return run.number("result_query_count")
 
 
 def _performance(found: Evidence) -> str | None:

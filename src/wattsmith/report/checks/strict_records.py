@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from wattsmith.report.checks.evidence import PHASE_OF, RUNS, Evidence, sha1_with_endings
+from wattsmith.report.checks.evidence import PHASE_OF, RUNS, Evidence, Run, queries_of, sha1_with_endings
 from wattsmith.report.checks.findings import Check, Layer
 from wattsmith.report.checks.official import HOUR_S, Found, failed, passed, remark
 from wattsmith.report.checks.strict_power import (
@@ -27,6 +27,17 @@ from wattsmith.terms.errors import BadInput, BadTerm
 
 UNCERTAINTY_LIMIT = 0.01
 CLOCK_REMARK_S, DRIFT_S = 0.4, 0.5
+RATES = {  # what LoadGen says beside the count, and how far it may be off
+    Scenario.SINGLE_STREAM: ("result_qps_with_loadgen_overhead", 0.01),
+    Scenario.MULTI_STREAM: ("result_qps_with_loadgen_overhead", 0.01),
+    Scenario.SERVER: ("result_completed_samples_per_sec", 0.15),
+    Scenario.INTERACTIVE: ("result_completed_samples_per_sec", 0.15),
+    Scenario.OFFLINE: ("result_samples_per_second", 0.25),
+}
+LATENCIES = {
+    Scenario.SINGLE_STREAM: "result_mean_latency_ns",
+    Scenario.MULTI_STREAM: "result_mean_query_latency_ns",
+}
 _SESSION = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(_[\w-]+)?")
 
 
@@ -191,43 +202,39 @@ def session_records(found: Evidence) -> Found:
 
 def queries(found: Evidence) -> Found:
     """The number of queries against rate, latency and duration, which LoadGen wrote beside it."""
-    run, power = found.runs["run_1"], window_power(found)
-    count = run.number("result_query_count")
+    power, count = window_power(found), queries_of(found.runs["run_1"], found.rules.counts_by_rate)
     if power is None:
         return no_evidence("the window is not known")
-    if count is None:
-        return no_evidence("the log has no number of queries; it has one since v2.0")
-    expected = _expected_queries(found, power.duration_s)
-    if expected is None:
-        return no_evidence("the log has no rate to compare with")
-    low, high, what = expected
-    words = f"{count:.0f} queries, {what}"
-    return passed(words) if low <= count <= high else failed(f"{words}: between {low:.0f} and {high:.0f} are possible")
+    bounds = _possible_queries(found, power.duration_s)
+    if count is None or not bounds:
+        return no_evidence("the log has neither a number of queries nor a rate to compare it with")
+    for low, high, what in bounds:
+        if not low <= count <= high:
+            return failed(f"{count:.0f} queries; {what}: between {max(low, 0):.1f} and {high:.1f} are possible")
+    return passed(f"{count:.0f} queries; {'; '.join(what for _, _, what in bounds)}")
 
 
-def _expected_queries(found: Evidence, duration_s: float) -> tuple[float, float, str] | None:
+def _possible_queries(found: Evidence, duration_s: float) -> list[tuple[float, float, str]]:
     """Least and most queries, and by which figure. The limits are wide of what 850 real results show."""
     run = found.runs["run_1"]
     try:
         scenario = scenario_called(str(run.values.get("effective_scenario", "")))
     except BadTerm:
-        return None
-    key, wide = {
-        Scenario.SINGLE_STREAM: ("result_qps_with_loadgen_overhead", 0.01),
-        Scenario.SERVER: ("result_completed_samples_per_sec", 0.15),
-        Scenario.INTERACTIVE: ("result_completed_samples_per_sec", 0.15),
-        Scenario.OFFLINE: ("result_samples_per_second", 0.15),
-        Scenario.MULTI_STREAM: ("result_mean_query_latency_ns", 0.05),
-    }[scenario]
-    value = run.number(key)
-    if value is None or value <= 0:
-        return None
-    if scenario is Scenario.MULTI_STREAM:
-        most = duration_s / (value / 1e9)
-        return most * 0.5, most * (1 + wide) + 2, f"each of {value / 1e6:.3f} ms"
-    samples = run.number("effective_samples_per_query") or 1.0
-    each = value * duration_s / (samples if scenario is Scenario.OFFLINE else 1.0)
-    return each * (1 - wide) - 2, each * (1 + wide) + 2, f"{value:.6g} a second for {duration_s:.1f} s"
+        return []
+    bounds = []
+    key, wide = RATES[scenario]
+    rate_hz = run.number(key)
+    if rate_hz is not None and rate_hz > 0 and not found.rules.counts_by_rate:
+        each = run.number("effective_samples_per_query") or 1.0
+        count = rate_hz * duration_s / (each if scenario is Scenario.OFFLINE else 1.0)
+        slack = 0.0 if scenario is Scenario.OFFLINE else 2.0
+        words = f"{rate_hz:.6g} a second for {duration_s:.1f} s"
+        bounds.append((count * (1 - wide) - slack, count * (1 + wide) + slack, words))
+    latency = run.number(LATENCIES[scenario]) if scenario in LATENCIES else None
+    if latency is not None and latency > 0:  # one after the other: they cannot take longer than the window
+        most = duration_s / (latency / 1e9)
+        bounds.append((most * 0.5, most * 1.02 + 2, f"each took {latency / 1e6:.4g} ms"))
+    return bounds
 
 
 def loadgen(found: Evidence) -> Found:
@@ -246,9 +253,29 @@ def loadgen(found: Evidence) -> Found:
         scenario = str(one.values.get("effective_scenario", ""))
         if said.get("Scenario", scenario).replace(" ", "") != scenario.replace(" ", ""):
             return failed(f"{run}: the detail log is of {scenario}, the summary of {said['Scenario']}")
+        wrong = _other_rate(one)
+        if wrong is not None:
+            return failed(f"{run}: {wrong}")
         if valid == "INVALID":
             words.append(f"{run}: LoadGen calls the run invalid")
     return remark("; ".join(words)) if words else passed("valid, and both logs agree")
+
+
+SUMMARISED = {
+    "QPS w/ loadgen overhead": "result_qps_with_loadgen_overhead",
+    "Samples per second": "result_samples_per_second",
+    "Completed samples per second": "result_completed_samples_per_sec",
+    "Mean latency (ns)": "result_mean_query_latency_ns",  # MultiStream has this one, and of samples another
+}
+
+
+def _other_rate(run: Run) -> str | None:
+    """Which figure of the summary is another in the detail log; None: none."""
+    for name, key in SUMMARISED.items():
+        told, logged = run.summary.number(name) if run.summary is not None else None, run.number(key)
+        if told is not None and logged is not None and abs(told - logged) > 1e-3 * abs(logged) + 1e-2:
+            return f"the summary says {told:g} {name}, the detail log {logged:g}"
+    return None
 
 
 STRICT: dict[str, Callable[[Evidence], Found]] = {
