@@ -228,3 +228,32 @@ def test_a_tensor_that_is_spread_without_memory_is_sent_in_one_piece():
 
     made = split(step, torch.ones(2, 4))
     assert all(one.is_contiguous() for one in made.data(torch.ones(2, 4), 0))
+
+
+class Many(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, rows, labels=None, scale=None):
+        given = self.layer(rows * 2).sum()
+        return {"loss": given if labels is None else given + labels.sum(), "scale": scale}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.ones(3, 4),
+        (torch.ones(3, 4),),
+        [torch.ones(3, 4), torch.ones(3)],
+        {"rows": torch.ones(3, 4)},
+        {"labels": torch.ones(3), "rows": torch.ones(3, 4)},
+    ],
+    ids=["tensor", "one of a tuple", "list", "by name", "by name in any order"],
+)
+def test_a_batch_is_handed_over_as_the_step_takes_it(batch):
+    step = Many()
+    given = split(step, batch)(batch, 0)
+    more = 3 if len(batch) == 2 else 0
+    assert torch.equal(given["loss"], step(torch.ones(3, 4))["loss"] + more)
+    assert given["scale"] is None

@@ -132,29 +132,35 @@ def _other_mapping(like: Any, made: dict[Any, Any]) -> Any:
         return made
 
 
-def called_with(step: Callable[..., Any], batch: Any) -> Callable[[Any], Any]:
-    """A function of a batch that calls STEP: with the batch whole if STEP takes one argument, else spread over them."""
+def ways_to_call(step: Callable[..., Any], batch: Any) -> list[Callable[[Any], Any]]:
+    """Functions of a batch that call STEP, the likeliest first.
+
+    A step that takes one argument gets the batch whole; one that takes several gets its parts, by position or by name.
+    """
     signature = inspect.signature(step.forward if hasattr(step, "forward") else step)
-    takes = [
-        one
-        for one in signature.parameters.values()
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
-    ]
-    many = any(one.kind is one.VAR_POSITIONAL for one in signature.parameters.values())
-    names = {name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
-    is_sequence = isinstance(batch, list | tuple)
-    if is_sequence and (len(takes) > 1 or (many and not takes)):
-        return lambda one: step(*one)
-    if isinstance(batch, Mapping) and len(takes) != 1 and set(batch) <= names:
-        return lambda one: step(**one)
-    if isinstance(batch, Mapping) and len(takes) == 1 and set(batch) == names:
-        return lambda one: step(**one)
-    if len(takes) > 1:
+    parameters = signature.parameters.values()
+    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    needed = [one for one in by_position if one.default is one.empty]
+    whole, parts, named = (lambda one: step(one)), (lambda one: step(*one)), (lambda one: step(**one))
+    ways = [whole] if _fits(signature, 1, {}) else []
+    if isinstance(batch, list | tuple) and not is_thing(batch) and _fits(signature, len(batch), {}):
+        ways = [parts, *ways] if len(needed) > 1 or not needed else [*ways, parts]
+    if isinstance(batch, Mapping) and all(isinstance(key, str) for key in batch) and _fits(signature, 0, batch):
+        ways = [named, *ways]
+    if not ways:
         raise NotSplittable(
-            f"the step takes {len(takes)} arguments {signature}, and the example is a {type(batch).__name__}: give a "
+            f"the step takes {len(needed)} arguments {signature}, and the example is a {type(batch).__name__}: give a "
             "tuple, or a dict by argument"
         )
-    return lambda one: step(one)
+    return ways
+
+
+def _fits(signature: inspect.Signature, count: int, named: Mapping[str, Any]) -> bool:
+    try:
+        signature.bind(*[None] * count, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def batch_size(leaves: Sequence[tuple[str, Any]]) -> int:

@@ -16,7 +16,7 @@ from wattsmith.split.byhand import (
 from wattsmith.split.checking import compared, gradients
 from wattsmith.split.cutting import CutGraphs, cut_graphs
 from wattsmith.split.exporting import Exporter, exported
-from wattsmith.split.handing import THING, Leaf, batch_size, called_with, is_tensor, kind_of, sliced, structure_of
+from wattsmith.split.handing import THING, Leaf, batch_size, is_tensor, kind_of, sliced, structure_of, ways_to_call
 from wattsmith.split.marks import Recorder, watched_by
 from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Choice, Prices, cheapest_cut
 from wattsmith.split.problems import WAYS_OUT, FrozenRandomness, NotSplittable, first_line, place_of
@@ -158,8 +158,9 @@ def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | N
     if not any(kind_of(value) != "constant" for _, value in found):
         raise NotSplittable("the example holds neither a tensor nor anything else that changes from batch to batch")
     leaves = [_leaf(path, value) for path, value in found]
+    ways = ways_to_call(step, example)
     watched = Watched(
-        call=called_with(step, example),
+        call=ways[0],
         example=example,
         structure=structure,
         leaves=leaves,
@@ -173,11 +174,24 @@ def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | N
     )
     if watched.batch == 0:
         raise NotSplittable("the example batch holds no samples")
-    _run(watched, watched.batch, update)
+    _run_first_way(watched, ways, update)
     for samples in {2, 1, max(1, watched.batch - 1)} - {watched.batch}:
         if samples < watched.batch:
             _run(watched, samples, None)
     return watched
+
+
+def _run_first_way(watched: Watched, ways: list[Callable[[Any], Any]], update: Callable[[], Any] | None) -> None:
+    """Run the step with the example in the first of WAYS that goes; if none does, raise what the first said."""
+    said: NotSplittable | None = None
+    for way in ways:
+        watched.call = way
+        try:
+            return _run(watched, watched.batch, update)
+        except NotSplittable as refused:
+            said = said or refused
+    assert said is not None
+    raise said
 
 
 def _leaf(path: str, value: Any) -> Leaf:
