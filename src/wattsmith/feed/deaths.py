@@ -5,7 +5,9 @@ import signal
 
 from wattsmith.feed.ledger import Item
 
-KILLS = {None, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # exit codes that others give
+LOST = 75  # exit code of a process that stands for a worker elsewhere, and has lost it
+# Exit codes that others give. What became of a worker elsewhere is not known.
+KILLS = {None, LOST, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
 
 
 class Deaths:
@@ -88,6 +90,8 @@ def why_ended(code: int | None) -> str:
     """In words, what an exit code says."""
     if code is None:
         return "does not answer"
+    if code == LOST:
+        return "lost its connection to the worker elsewhere"
     if code >= 0:
         return f"left with exit code {code}"
     known = {int(one): one.name for one in signal.Signals}

@@ -17,6 +17,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
+from wattsmith.feed.deaths import LOST
 from wattsmith.feed.link import Gone, WorkerEnd
 from wattsmith.feed.messages import Begun, Grant, Made, Need, Stop, Task
 from wattsmith.feed.packing import room_for
@@ -27,7 +28,6 @@ from wattsmith.feed.slots import Notes, Room
 from wattsmith.feed.wire import Channel, FrameRefused, Head, PeerLost
 from wattsmith.feed.worker import INLINE_BYTES, Post, die_with
 
-LOST = 75  # exit code: the worker elsewhere is gone, and another may come
 MUST_MATCH = ("wattsmith", "python")
 _LOOK_S = 0.5
 
