@@ -132,7 +132,7 @@ def test_workers_that_are_killed_lose_nothing(door):
 
         def kill_them():
             nonlocal kills
-            while not over.wait(0.05):
+            while not over.wait(0.1):
                 victim = crew.pop(0)
                 os.kill(victim.pid, signal.SIGKILL)
                 victim.join()

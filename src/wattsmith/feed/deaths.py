@@ -25,6 +25,7 @@ class Deaths:
         self._recent: collections.deque[int | None] = collections.deque(maxlen=self.REMEMBERED)
         self._pids: dict[int, list[int]] = {}
         self._crashes: collections.Counter[int] = collections.Counter()
+        self._elsewhere = False  # whether workers run on other machines
         self.starts = 0  # workers in a row that died before they were ready
 
     def at_start(self) -> None:
@@ -47,7 +48,9 @@ class Deaths:
         pids = self._pids.get(number, [])
         others = sum(1 for other in self._recent if other != number)
         proven = self._crashes[number] >= self.LIMIT
-        return pids if proven or len(pids) >= min(self.LIMIT + 2 * others, self.PATIENCE) else None
+        # Connections break for many reasons, and a lost machine takes several of them at once.
+        least = self.PATIENCE if self._elsewhere else min(self.LIMIT + 2 * others, self.PATIENCE)
+        return pids if proven or len(pids) >= least else None
 
     def hopeless(self) -> bool:
         """Whether workers die as soon as they start."""
@@ -55,6 +58,7 @@ class Deaths:
 
     def judge(self, item: Item | None, pid: int, code: int | None) -> str | None:
         """Worker PID ended with CODE while it made ITEM; None: while it made none. The charge, if ITEM is to blame."""
+        self._elsewhere = self._elsewhere or code == LOST
         self.at_batch(None if item is None else item.number, pid, crashed=code not in KILLS)
         pids = None if item is None else self.guilty(item.number)
         if item is None or pids is None:
