@@ -56,7 +56,7 @@ def result(**changes):
         "metric": 100.0,
         "metric_unit": "W",
         "efficiency": samples(2.0),
-        "published_power_units": "",
+        "published_figure_units": "",
         "accelerator": "GPU",
         "published_performance_units": "",
         "accelerators": 4,

@@ -33,7 +33,7 @@ def test_component_energy_says_that_the_rest_of_the_machine_is_not_in_it():
     told = disclose_window(window(gpu()))
     assert told.standing.tier is Tier.D
     assert "the rest of the machine is not in the figure" in told.boundary
-    assert "energy                  30 kJ ± 30 J" in told.text()
+    assert "energy                    30 kJ ± 30 J" in told.text()
 
 
 def test_what_was_not_measured_is_excluded_with_its_reason():
@@ -62,7 +62,7 @@ def test_missed_readings_and_figures_that_disagree_are_remarked():
 
 def test_figures_of_the_load_stand_beside_those_of_the_window():
     told = disclose_window(window(gpu()), figures=[Figure(name="efficiency", value=2.0, unit="samples/J")])
-    assert "efficiency              2 samples/J" in told.text()
+    assert "efficiency                2 samples/J" in told.text()
 
 
 def test_a_search_does_not_say_with_which_meter():

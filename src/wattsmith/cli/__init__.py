@@ -11,6 +11,8 @@ from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.feeding import feed
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
+from wattsmith.cli.report_analysis import page as _page  # noqa: F401 - joins the group
+from wattsmith.cli.report_session import run as _run  # noqa: F401 - joins the group
 from wattsmith.cli.reporting import report
 from wattsmith.cli.splitting import split_command
 from wattsmith.cli.tuning import tune

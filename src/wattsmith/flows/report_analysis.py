@@ -7,7 +7,8 @@ from pathlib import Path
 from wattsmith.report.analysis_claims import Claim, Outcome, claims_of
 from wattsmith.report.analysis_folder import read_folder
 from wattsmith.report.analysis_tables import RUNS, Corpus, read_corpus, read_results
-from wattsmith.report.page import Table, make_page, tables_of
+from wattsmith.report.page import Table as Table
+from wattsmith.report.page import make_page, tables_of
 from wattsmith.report.plots import write_png
 from wattsmith.terms.errors import BadInput, NotWritten
 

@@ -65,7 +65,7 @@ class PtdSample:
     power_w: float
     volts: float
     amps: float
-    power_factor: float
+    power_factor_ratio: float
     channels_w: tuple[float, ...] = ()
 
     @property
@@ -152,12 +152,16 @@ class PtdClient:
 
     def set_ranges(self, ranges: PtdRanges) -> None:
         """Set both; the daemon takes the next larger range that the meter has."""
-        for letter, value in (("V", ranges.volts), ("A", ranges.amps)):
-            if value is not None and not 0 < value < 1e6:
-                raise BadInput(f"a range is a positive number, not {value}")
-            reply = self.ask(f"SR,{letter},{'Auto' if value is None else f'{value:.6f}'}")
-            if reply != f"Range {letter} changed":
-                raise MeterMissed(f"the range of {letter} was not set: the power daemon said {reply!r}")
+        self.set_range("V", ranges.volts)
+        self.set_range("A", ranges.amps)
+
+    def set_range(self, letter: str, value: float | None) -> None:
+        """Set the range of "V" or "A"; None leaves it to the meter."""
+        if value is not None and not 0 < value < 1e6:
+            raise BadInput(f"a range is a positive number, not {value}")
+        reply = self.ask(f"SR,{letter},{'Auto' if value is None else f'{value:.6f}'}")
+        if reply != f"Range {letter} changed":
+            raise MeterMissed(f"the range of {letter} was not set: the power daemon said {reply!r}")
 
     def go(self, mark: str, *, period_s: float = 1.0) -> None:
         """Begin a measurement under MARK, one sample every PERIOD_S."""
@@ -276,14 +280,14 @@ def parse_sample(line: str) -> PtdSample:
         raise BadInput(f"{line[:80]!r} is no sample of the power daemon: {odd}") from odd
     if not all(map(math.isfinite, (*values, *channels_w))):
         raise BadInput(f"{line[:80]!r} holds a number that is not finite")
-    power_w, volts, amps, power_factor = values
+    power_w, volts, amps, power_factor_ratio = values
     return PtdSample(
         text=line,
         wall_s=moment.timestamp(),
         power_w=power_w,
         volts=volts,
         amps=amps,
-        power_factor=power_factor,
+        power_factor_ratio=power_factor_ratio,
         channels_w=channels_w,
     )
 

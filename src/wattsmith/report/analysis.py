@@ -89,8 +89,8 @@ class Result:
     efficiency: Efficiency | None
     samples_per_s: float | None
     tokens_per_s: float | None
-    published_power: float | None
-    published_power_units: str
+    published_figure: float | None
+    published_figure_units: str
     published_performance: float | None
     published_performance_units: str
     ranging_power_w: float | None

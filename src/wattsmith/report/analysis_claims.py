@@ -186,8 +186,8 @@ def _quality(results: Sequence[Result]) -> Iterator[Claim]:
 
 def _reproduction(results: Sequence[Result]) -> Iterator[Claim]:
     of, again = _claim("published figures", LOGS), _claim("published figures", TABLE)
-    told = [one for one in results if one.published_power]
-    apart = [abs(figure_as_published(one) / (one.published_power or 1) - 1) for one in told]
+    told = [one for one in results if one.published_figure]
+    apart = [abs(figure_as_published(one) / (one.published_figure or 1) - 1) for one in told]
     yield again(
         "published figures that follow from the logs to better than 1e-6",
         713,
@@ -216,7 +216,7 @@ def _reproduction(results: Sequence[Result]) -> Iterator[Claim]:
 
 def figure_as_published(one: Result) -> float:
     """The metric in the unit of the published table: millijoules, or watts."""
-    return one.metric * 1e3 if one.published_power_units == "millijoules" else one.metric
+    return one.metric * 1e3 if one.published_figure_units == "millijoules" else one.metric
 
 
 def _repeats(one: Result) -> bool:
@@ -335,7 +335,7 @@ def _one_system(corpus: Corpus) -> Iterator[Claim]:
     yield of("SDXL over RetinaNet", 1082, ratio("stable-diffusion-xl", "retinanet"), "×", within_ratio=0.002)
     yield of("DLRM-v2 (99.9) over ResNet-50", 2.3, ratio("dlrm-v2-99.9", "resnet50"), "×", within_ratio=0.02)
     server = [
-        row.power / row.performance
+        row.figure / row.performance
         for row in corpus.published
         if (row.round, row.model, row.scenario) == ("v4.0", "llama2-70b-99.9", "server") and DGX in row.system
     ]

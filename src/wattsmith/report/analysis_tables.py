@@ -34,13 +34,13 @@ class Published:
     scenario: str
     performance: float
     performance_units: str
-    power: float
-    power_units: str
+    figure: float  # of power or energy, in `figure_units`
+    figure_units: str
 
     @property
     def per_joule(self) -> float | None:
         """Whatever the performance counts, for one joule; None where power is not in watts."""
-        return self.performance / self.power if self.power_units == "Watts" else None
+        return self.performance / self.figure if self.figure_units == "Watts" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +188,8 @@ def _result(row: Row) -> Result:
         efficiency=None if per_joule is None else Efficiency(per_joule=per_joule, work=Work.SAMPLES),
         samples_per_s=row.maybe("summary_samples_per_s"),
         tokens_per_s=row.maybe("summary_tokens_per_s"),
-        published_power=row.maybe("published_power"),
-        published_power_units=row.text("published_power_units"),
+        published_figure=row.maybe("published_power"),
+        published_figure_units=row.text("published_power_units"),
         published_performance=row.maybe("published_performance"),
         published_performance_units=row.text("published_performance_units"),
         ranging_power_w=row.maybe("ranging_avg_w"),
@@ -209,8 +209,8 @@ def _published(row: Row) -> Published:
         scenario=row.text("scenario").lower(),
         performance=row.number("performance"),
         performance_units=row.text("performance_units"),
-        power=row.number("power"),
-        power_units=row.text("power_units"),
+        figure=row.number("power"),
+        figure_units=row.text("power_units"),
     )
 
 

@@ -63,7 +63,7 @@ class Disclosure:
     def text(self) -> str:
         """For people, and for the folder that the figure goes into."""
         lines = [self.title, "=" * len(self.title), "", self.standing.text(), "", "Figures"]
-        lines += [f"  {figure.name:<24}{_figure_text(figure)}" for figure in self.figures]
+        lines += [f"  {figure.name:<26}{_figure_text(figure)}" for figure in self.figures]
         lines += ["", f"Measured at   {self.measured_at or 'not stated'}", f"Boundary      {self.boundary}"]
         lines += [f"Excluded      {what}" for what in self.excluded]
         lines += ["", "Instruments"] + [f"  {_instrument_text(one)}" for one in self.instruments or ()]

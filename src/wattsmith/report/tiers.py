@@ -192,6 +192,8 @@ def _lacks(basis: Basis, tier: Tier) -> tuple[str, ...]:
         return tuple(_too_little(basis))
     if tier is Tier.E:
         return _lacks_tiny(basis)
+    if basis.simulated and basis.window_s is not None:
+        return tuple(_too_little(basis))
     return () if basis.complete else ("a meter was lost on the way, or its energy is unknown",)
 
 

@@ -32,14 +32,14 @@ class SimulatedSample:
     power_w: float
     volts: float
     amps: float
-    power_factor: float
+    power_factor_ratio: float
     uncertainty_ratio: float | None  # None: the range is automatic, so nobody can tell
 
     def text(self) -> str:
         """As the daemon prints it, without its mark."""
         return (
             f"Time,{stamp(self.wall_s)},Watts,{self.power_w:.6f},Volts,{self.volts:.6f},"
-            f"Amps,{self.amps:.6f},PF,{self.power_factor:.6f}"
+            f"Amps,{self.amps:.6f},PF,{self.power_factor_ratio:.6f}"
         )
 
 
@@ -70,7 +70,7 @@ class SimulatedPtd:
         power_w: float = 300.0,
         ripple_ratio: float = 0.0,
         volts: float = 230.0,
-        power_factor: float = 0.98,
+        power_factor_ratio: float = 0.98,
         channels: int = 1,
         direct_current: bool = False,
         version: str = VERSION,
@@ -85,7 +85,7 @@ class SimulatedPtd:
         self.fails_at: str | None = None  # the first word of the command that fails; None: any
         self.log_lines: list[str] = []
         self._wall_s = wall_s
-        self._ripple_ratio, self._volts, self._power_factor = ripple_ratio, volts, power_factor
+        self._ripple_ratio, self._volts, self._power_factor_ratio = ripple_ratio, volts, power_factor_ratio
         self._channels, self._direct_current, self._version = channels, direct_current, version
         self._log, self._data_log, self._slow_s = log, data_log, slow_s
         self._steps: list[tuple[float, float]] = [(-math.inf, power_w)]
@@ -193,7 +193,10 @@ class SimulatedPtd:
             "Uncertainty": self._uncertainty,
         }.get(verb)
         reply = "Unknown command" if say is None else say(arguments)
-        self._say(f"Response to client sent: {reply.splitlines()[0]}")
+        head, *samples = reply.split("\r\n")
+        self._say(f"Response to client sent: {head}")
+        for number, line in enumerate(samples):
+            self._write_log(line) if number else self._say(f"Response to client sent: {line}")
         return reply
 
     @property
@@ -326,7 +329,7 @@ class SimulatedPtd:
         wall_s = run.began_s + number * run.period_s
         power_w = next(step_w for since_s, step_w in reversed(self._steps) if since_s <= wall_s)
         power_w = round(power_w * (1 + self._ripple_ratio * math.sin(number)), 6)
-        amps = power_w / (self._volts * self._power_factor)
+        amps = power_w / (self._volts * self._power_factor_ratio)
         fixed = run.amp_range is not None and run.volt_range is not None
         beyond = run.amp_range is not None and amps > run.amp_range
         # A tenth of a per cent of the reading and as much of the range, which is how such meters are specified.
@@ -338,7 +341,7 @@ class SimulatedPtd:
             power_w=-power_w if beyond else power_w,
             volts=self._volts,
             amps=round(amps, 6),
-            power_factor=self._power_factor,
+            power_factor_ratio=self._power_factor_ratio,
             uncertainty_ratio=None if beyond else uncertainty_ratio,
         )
 
@@ -361,7 +364,7 @@ class SimulatedPtd:
         for sample in run.samples:
             share = (
                 f",Watts,{sample.power_w / self._channels:.6f},Volts,{sample.volts:.6f},"
-                f"Amps,{sample.amps / self._channels:.6f},PF,{sample.power_factor:.6f}"
+                f"Amps,{sample.amps / self._channels:.6f},PF,{sample.power_factor_ratio:.6f}"
             )
             lines.append(sample.text() + share * self._channels)
         return lines
