@@ -209,3 +209,60 @@ def test_weights_before_the_boundary_of_such_a_step_are_refused():
 
     with pytest.raises(NotSplittable, match=r"before its boundary the step depends on layer\.weight"):
         split(step, torch.ones(2, 4))
+
+
+class Louder(torch.autograd.Function):
+    """Its gradient is not that of what it does; a trace loses that."""
+
+    @staticmethod
+    def forward(_, rows):
+        return rows * 2
+
+    @staticmethod
+    def backward(_, grad):
+        return grad * 5
+
+
+def test_gradients_that_a_trace_would_lose_are_refused_and_kept_by_a_boundary():
+    def plain(rows):
+        return Louder.apply(layer(rows * 3)).sum()
+
+    def marked(rows):
+        return Louder.apply(layer(boundary(rows * 3))).sum()
+
+    batch = torch.ones(2, 4)
+    with pytest.raises(NotSplittable, match="autograd functions of your own are lost in a trace"):
+        split(plain, batch)
+    made = split(marked, batch)
+    layer.zero_grad()
+    made(batch, 0).backward()
+    assert torch.equal(layer.bias.grad, torch.full((4,), 10.0))
+    layer.zero_grad()
+
+
+def test_transforms_of_functions_are_refused_and_leave_nothing_behind():
+    def step(rows):
+        return torch.vmap(lambda row: layer(row).sum())(rows * 2).sum()
+
+    with pytest.raises(NotSplittable, match=r"torch\.vmap or torch\.func cannot be cut"):
+        split(step, torch.ones(2, 4))
+    layer(torch.ones(2, 4)).sum().backward()
+    layer.zero_grad()
+
+
+def test_gradients_of_the_data_are_training():
+    def step(rows):
+        rows = (rows * 2).requires_grad_()
+        loss = layer(rows).sum()
+        (slope,) = torch.autograd.grad(loss, rows, create_graph=True)
+        return loss + slope.square().sum()
+
+    made = split(step, torch.ones(2, 4))
+    assert torch.equal(made(torch.ones(2, 4), 0), step(torch.ones(2, 4)))
+
+
+def test_an_example_of_one_sample_leaves_the_batch_open():
+    made = split(lambda rows: layer(rows * 2).sum(), torch.ones(1, 4))
+    assert made.report().batch == 2
+    assert made(torch.ones(5, 4), 0) == layer(torch.full((5, 4), 2.0)).sum()
+    assert made(torch.ones(1, 4), 0) == layer(torch.full((1, 4), 2.0)).sum()

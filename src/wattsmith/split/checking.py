@@ -1,11 +1,12 @@
 """The halves against the whole step: the same numbers, bit for bit, for all samples of the example and for few."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from wattsmith.split.cutting import is_drawing_in_training
 from wattsmith.split.handing import is_tensor, sliced
-from wattsmith.split.problems import BatchDoesNotFit, NotSplittable
+from wattsmith.split.problems import BatchDoesNotFit, NotSplittable, first_line, place_of
 from wattsmith.split.roles import DRAWN, OPAQUE, Roles
 from wattsmith.split.state import put_back, seed_everything
 from wattsmith.split.traced import OBJECT, Traced
@@ -39,8 +40,9 @@ def _compare_gradients(wanted: dict[str, Any], got: dict[str, Any]) -> None:
         one, other = wanted.get(name), got.get(name)
         if (one is None) != (other is None) or (one is not None and not _same(one, other)):
             raise NotSplittable(
-                f"the gradient of {name} is not the same in the cut step as in the step itself. If the step's are the "
-                "same whenever it is run, this is a fault of the cut; check=False goes on all the same."
+                f"the gradient of {name} is not the same in the cut step as in the step itself. Hooks on tensors and "
+                "autograd functions of your own are lost in a trace: put wattsmith.boundary(...) around all that "
+                "crosses, and training stays your own code"
             )
 
 
@@ -84,9 +86,19 @@ def _outputs(made: Any, batch: Any, held: Any, seed: int, learns: bool) -> tuple
         crossing, generator = made.data.and_generator(batch, seed)
         # The whole step goes on with the generator where the data work left it.
         torch.set_rng_state(generator)
-        given = made.train(*crossing)
+        given = _trained(made, crossing)
         outputs = [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
         return outputs, gradients(given, held) if learns else {}
+
+
+def _trained(made: Any, crossing: Sequence[Any]) -> Any:
+    try:
+        return made.train(*crossing)
+    except NotSplittable:
+        raise
+    except Exception as failed:
+        at = f" at {place}" if (place := place_of(failed)) else ""
+        raise NotSplittable(f"the training half fails with the example{at}: {first_line(failed)}") from failed
 
 
 def _same(one: Any, other: Any) -> bool:

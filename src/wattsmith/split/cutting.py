@@ -55,7 +55,7 @@ def number_received(tensor: Any) -> Any:
 
 def sent(tensor: Any, order: Sequence[int]) -> Any:
     """TENSOR as it crosses: one number after the other, in ORDER of its dimensions, if that is not the usual one."""
-    return (tensor.permute(tuple(order)) if order else tensor).contiguous()
+    return (tensor.permute(tuple(order)) if order else tensor).detach().contiguous()
 
 
 def received(tensor: Any, order: Sequence[int]) -> Any:

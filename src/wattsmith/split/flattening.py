@@ -7,10 +7,18 @@ from typing import Any
 from wattsmith.split.handing import THING
 from wattsmith.split.marks import OpaqueCall, crossing_here
 from wattsmith.split.operators import split_operators
-from wattsmith.split.problems import line_of_stack
+from wattsmith.split.problems import WAYS_OUT, NotSplittable, line_of_stack
 from wattsmith.split.traced import GRAPH, ORDINARY, Attribute
 
 _DROPPED = ("aten._assert_tensor_metadata", "aten.sym_constrain_range")
+
+
+_ARITHMETIC = ("_operator", "operator", "builtins", "math", "torch.fx.experimental", "torch")
+_NOT_ARITHMETIC = ("torch._C", "torch._functorch", "torch.autograd")
+
+
+def _line(node: Any) -> str | None:
+    return (node.meta.get("custom") or {}).get("line") or line_of_stack(node.meta.get("stack_trace"))
 
 
 class Later:
@@ -67,6 +75,7 @@ class Flattener:
             return self._attribute(module, node)
         if target.startswith(_DROPPED):
             return None
+        self._refuse_unknown(node)
         if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
             return self._block(node, known, context)
         if node.target is operator.getitem and isinstance(known.get(node.args[0]), list | tuple):
@@ -75,6 +84,19 @@ class Flattener:
         if waits and node.target is not split_operators().opaque:
             return Later(node, known, context=context)
         return self._written(node, known, context)
+
+    def _refuse_unknown(self, node: Any) -> None:
+        """Whatever is no operator, such as torch.vmap's steps, works as a whole alone."""
+        known = hasattr(node.target, "_schema") or type(node.target).__module__.startswith("torch._higher_order_ops")
+        home = getattr(node.target, "__module__", None) or ""
+        if (
+            not known
+            and type(node.target).__name__ != "HigherOrderOperator"
+            and (not home.startswith(_ARITHMETIC) or home.startswith(_NOT_ARITHMETIC))
+        ):
+            at = f" at {line}" if (line := _line(node)) else ""
+            name = "torch.vmap or torch.func" if "functorch" in home else getattr(node.target, "__name__", node.target)
+            raise NotSplittable(f"{name} cannot be cut{at}. {WAYS_OUT}.")
 
     def _attribute(self, module: Any, node: Any) -> Any:
         import torch
@@ -124,7 +146,7 @@ class Flattener:
         return found
 
     def _written(self, node: Any, known: dict[Any, Any], context: Any) -> Any:
-        line = (node.meta.get("custom") or {}).get("line") or line_of_stack(node.meta.get("stack_trace"))
+        line = _line(node)
         if node.target is split_operators().opaque:
             made = self._opaque(node, known)
         elif node.target is split_operators().boundary:

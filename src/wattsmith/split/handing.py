@@ -184,6 +184,17 @@ def sliced(structure: Any, batch: Any, whole: int, samples: int) -> Any:
     return rebuilt(structure, batch, [part(value) for value in leaves_of(structure, batch)])
 
 
+def doubled(structure: Any, batch: Any) -> Any:
+    """BATCH, which has one sample, with that sample twice."""
+
+    def twice(value: Any) -> Any:
+        if is_tensor(value) and value.dim() > 0 and value.shape[0] == 1:
+            return value.repeat(2, *[1] * (value.dim() - 1))
+        return value * 2 if isinstance(value, list | tuple) and len(value) == 1 else value
+
+    return rebuilt(structure, batch, [twice(value) for value in leaves_of(structure, batch)])
+
+
 def kind_of(value: Any) -> str:
     if is_tensor(value):
         return TENSOR

@@ -236,6 +236,8 @@ def _sides(nodes: list[Any], roles: Roles) -> None:
             continue
         elif (device := _device(node)) not in (None, "cpu"):
             roles.on_training[node] = f"is on {device}, which workers do not have"
+        elif str(node.target).startswith(("requires_grad", "aten.requires_grad")):
+            roles.on_training[node] = "asks for gradients of the data"
         elif kind == DRAWN:
             roles.on_data[node] = "draws at random, from the batch's seed"
         elif kind == OPAQUE:

@@ -16,7 +16,17 @@ from wattsmith.split.byhand import (
 from wattsmith.split.checking import compared, gradients
 from wattsmith.split.cutting import CutGraphs, cut_graphs
 from wattsmith.split.exporting import Exporter, exported
-from wattsmith.split.handing import THING, Leaf, batch_size, is_tensor, kind_of, sliced, structure_of, ways_to_call
+from wattsmith.split.handing import (
+    THING,
+    Leaf,
+    batch_size,
+    doubled,
+    is_tensor,
+    kind_of,
+    sliced,
+    structure_of,
+    ways_to_call,
+)
 from wattsmith.split.marks import Recorder, watched_by
 from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Choice, Prices, cheapest_cut
 from wattsmith.split.problems import WAYS_OUT, FrozenRandomness, NotSplittable, first_line, place_of
@@ -93,7 +103,26 @@ def split(
     _need_torch()
     _check_arguments(step, example, sizes)
     watched = _watch(step, example, update)
-    traced, tracer_notes, exporter = _traced(watched, sizes)
+    try:
+        return _cut(watched, *_traced(watched, sizes), frozen, strict, prices, check)
+    except NotSplittable as refused:
+        if not watched.recorders[watched.batch].boundaries or isinstance(refused, FrozenRandomness):
+            raise
+        # Where the user marked the cut, training need not be traced.
+        by_hand = _traced_by_hand(watched, sizes, refused)
+        return _cut(watched, *by_hand, frozen, strict, prices, check)
+
+
+def _cut(
+    watched: "Watched",
+    traced: Traced,
+    tracer_notes: list[str],
+    exporter: Exporter | None,
+    frozen: bool,
+    strict: bool,
+    prices: Prices | None,
+    check: bool,
+) -> Split:
     roles = roles_of(traced, watched.changed, frozen)
     inputs = [value for value, leaf in zip(watched.values, watched.leaves, strict=True) if leaf.kind != "constant"]
     with kept_randomness():
@@ -149,6 +178,10 @@ def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | N
     """Run the step for real, with all samples and with few, and put everything back."""
     held = held_by(step, update)
     structure, found = structure_of(example)
+    if batch_size(found) == 1 and any(is_tensor(value) and value.dim() > 0 for _, value in found):
+        # A size of one cannot stay open in a trace.
+        example = doubled(structure, example)
+        structure, found = structure_of(example)
     for path, value in found:
         if is_tensor(value) and value.device.type != "cpu":
             raise NotSplittable(
@@ -281,8 +314,6 @@ def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str], Exporter |
     except FrozenRandomness:
         raise
     except Exception as second:  # noqa: BLE001 - the same of torch.fx
-        if watched.recorders[watched.batch].boundaries:
-            return _traced_by_hand(watched, sizes, first)
         raise _untraceable(first, second) from first
 
 
