@@ -14,6 +14,14 @@ from wattsmith.split.problems import HalfNotRead, NotSplittable, is_of_the_machi
 from wattsmith.split.traced import CONSTANT, GRAPH, STATE, Attribute
 
 _MAY_CALL = ("torch.", "_operator.", "operator.", "math.", "builtins.", "wattsmith.split.")
+# What a graph of numbers has no use for, and a file from a stranger might.
+_MAY_NOT_CALL = (
+    *("torch.load", "torch.save", "torch.hub", "torch.jit", "torch.package", "torch.utils", "torch.serialization"),
+    *("torch.compile", "torch.export", "torch.distributed", "torch.multiprocessing", "torch.classes", "torch.testing"),
+    *("torch.ops.load", "torch._dynamo", "torch._inductor", "torch.storage", "torch.from_file", "torch.cuda"),
+)
+_BUILTINS = {"len", "getattr", "slice", "int", "float", "bool", "max", "min", "abs", "round", "sum", "pow"}
+_MAY_GET = {"shape", "dtype", "device", "ndim", "T", "mT", "H", "mH", "real", "imag", "is_cuda", "layout"}
 _WITH_OPERATORS = ("torchvision", "torchaudio", "torchcodec")  # whose import registers their operators
 _ALWAYS_THERE = {"torch", "numpy", "wattsmith", "cloudpickle", "__main__", "typing_extensions"}
 
@@ -89,8 +97,13 @@ def _need_package(package: str, packed: Packed) -> None:
 
 def found(name: str) -> Callable[..., Any]:
     """The function that is called NAME, of a module that a data half may call."""
-    if not name.startswith(_MAY_CALL):
-        raise HalfNotRead(f"the file wants to call {name}, which is no part of PyTorch")
+    module, _, last = name.rpartition(".")
+    if (
+        not name.startswith(_MAY_CALL)
+        or name.startswith(_MAY_NOT_CALL)
+        or (module == "builtins" and last not in _BUILTINS)
+    ):
+        raise HalfNotRead(f"the file wants to call {name}, which no data half does")
     parts = name.split(".")
     for at in range(len(parts) - 1, 0, -1):
         try:
@@ -156,6 +169,8 @@ def unpacked_graph(nodes: list[Any], tensors: dict[str, Any], pickled: list[byte
         elif op == "call_function":
             target = _unpacked_target(what, pickled)
         args, named = _value(args, known), _value(named, known)
+        if target is getattr and args[1] not in _MAY_GET:
+            raise HalfNotRead(f"the file wants the attribute {args[1]!r}, which no data half does")
         if op == "output":
             graph.output(args[0])
         else:
