@@ -26,6 +26,7 @@ from wattsmith.report.session_load import (
 )
 from wattsmith.report.tiers import MeterKind, Tier
 from wattsmith.report.window import Scenario
+from wattsmith.sim.lpm01a import SimulatedLpm01a
 from wattsmith.sim.ptd import SimulatedPtd
 from wattsmith.terms.clock import RealClock
 from wattsmith.terms.errors import (
@@ -154,6 +155,13 @@ def test_meters_of_this_machine_make_a_session_too(tmp_path):
     assert driven.disclosure.standing.tier is Tier.F
     assert "No power daemon took part" in (driven.folder / "power" / "ptd_logs.txt").read_text()
     assert (driven.folder / "run_1" / "spl.txt").read_text().count("Volts,-1.000000") > 5
+
+
+def test_a_tiny_monitor_on_a_serial_port_makes_a_session_too(tmp_path):
+    with SimulatedLpm01a(power_w=0.02) as monitor:
+        driven = run(work, tmp_path, short(meters=f"tiny:{monitor.path}", loadgen=False))
+    assert driven.result.power_w == pytest.approx(0.02, rel=0.05)
+    assert driven.disclosure.standing.may_be_called == "simulated energy"
 
 
 def test_a_command_is_started_once_for_each_query(tmp_path):

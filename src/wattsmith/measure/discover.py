@@ -9,6 +9,7 @@ from pathlib import Path
 from wattsmith.measure.amd import find_amd, find_amd_gauges
 from wattsmith.measure.ipmi import find_ipmi
 from wattsmith.measure.jetson import find_jetson
+from wattsmith.measure.lpm01a import find_lpm01a
 from wattsmith.measure.modelled import find_modelled
 from wattsmith.measure.nvml import find_nvml
 from wattsmith.measure.ptd import find_ptd
@@ -137,11 +138,19 @@ _LOCAL: dict[str, Callable[[Found, Clock, bool], None]] = {
     "cpu": _find_cpu,
     "soc": _find_soc,
 }
-_ARGUMENTS = {"redfish": "URL", "redfish-insecure": "URL", "ptd": "HOST:PORT", "modelled": "10W-65W", "replay": "FILE"}
+_ARGUMENTS = {
+    "redfish": "URL",
+    "redfish-insecure": "URL",
+    "ptd": "HOST:PORT",
+    "tiny": "PORT",
+    "modelled": "10W-65W",
+    "replay": "FILE",
+}
 _WITH_ARGUMENT: dict[str, Callable[[str, Clock], Sequence[Meter]]] = {
     "redfish": lambda url, clock: find_redfish(clock, url),
     "redfish-insecure": lambda url, clock: find_redfish(clock, url, insecure=True),
     "ptd": lambda address, clock: find_ptd(clock, address),
+    "tiny": lambda place, clock: find_lpm01a(clock, place),
     "modelled": lambda model, clock: find_modelled(clock, model),
     "replay": lambda path, clock: find_replay(Path(path), clock),
 }
