@@ -36,7 +36,8 @@ def find_results(root: Path) -> Search:
     home = root.resolve()
     leaving: list[str] = []
     inner: list[str] = []
-    places = []
+    places: list[Place] = []
+    within: set[Path] = set()  # folders of results, and what lies in them
     for folder, folders, files in os.walk(home, onerror=_complain):
         here = Path(folder)
         for name in (*list(folders), *files):
@@ -49,10 +50,13 @@ def find_results(root: Path) -> Search:
                 elif name in folders:
                     inner.append(shown)
         folders[:] = sorted(name for name in folders if not (here / name).is_symlink() and not name.startswith(".git"))
+        if here.parent in within:  # looked at for links alone
+            within.add(here)
+            continue
         kind = _kind_of(here, set(folders), set(files))
         if kind is not None:
+            within.add(here)
             places.append(Place(path=here, name=here.relative_to(home).as_posix(), kind=kind))
-            folders[:] = []
     return Search(root=home, places=tuple(sorted(places, key=_by_name)), leaving=tuple(leaving), inner=tuple(inner))
 
 
