@@ -1,5 +1,6 @@
 """Opaque steps and boundaries: Python that is not traced, and the cut where the user wants it."""
 
+import pickle
 import random
 import subprocess
 import sys
@@ -93,6 +94,20 @@ def test_a_fresh_process_runs_an_opaque_step_without_its_source(tmp_path):
     wanted = load(tmp_path / "data.half")(batch, 5)
     got = torch.load(tmp_path / "crossing.pt")
     assert all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True))
+
+
+def test_without_cloudpickle_an_opaque_step_travels_by_its_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)  # as if it were not installed
+    made = split(learn_files, files())
+    assert b"test_marks" in made.data._written
+    assert torch.equal(pickle.loads(pickle.dumps(made.data))(files(2), 1)[0], made.data(files(2), 1)[0])
+
+    @opaque
+    def nameless(rows):
+        return rows * 2
+
+    with pytest.raises(NotSplittable, match=r"cannot be sent to workers.*pip install cloudpickle"):
+        split(lambda rows: layer(nameless(rows)).sum(), torch.ones(2, 4))
 
 
 def test_python_and_numpy_draw_from_the_seed_inside_an_opaque_step():

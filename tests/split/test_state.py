@@ -183,3 +183,17 @@ def test_a_tensor_that_training_writes_into_is_training():
     made = split(step, batch, sizes="none")
     assert torch.equal(made(batch, 0), step(batch))
     assert [one.name for one in made.crossing] == ["leaf_0"]
+
+
+def test_a_step_that_is_typed_at_a_prompt_is_followed_too():
+    space = {"nn": nn, "torch": torch}
+    typed = """
+model = nn.Linear(4, 4)
+def step(rows):
+    return model(rows * len(rows)).sum()
+"""
+    exec(compile(typed, "<stdin>", "exec"), space)
+    made = split(space["step"], torch.ones(6, 4))
+    assert made.report().any_batch
+    assert torch.equal(made(torch.ones(3, 4), 0), space["step"](torch.ones(3, 4)))
+    assert "len" not in space

@@ -41,7 +41,7 @@ class Prices:
     bus_bytes_per_s: float | None = None  # on to the trainer's device; None: it computes where the batch arrives
     trainer_bytes_per_s: float = 4e9  # how fast the trainer's device goes through the tensors of such operators
     trainer_call_s: float = 5e-6  # what one more operator costs the trainer
-    worker_ratio: float = 0.02  # a worker's second against the trainer's
+    worker_ratio: float = 0.01  # a worker's second against the trainer's: some 8 W of 700 W
 
     def __post_init__(self) -> None:
         for name in ("link_bytes_per_s", "trainer_bytes_per_s"):

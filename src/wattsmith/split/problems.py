@@ -68,7 +68,8 @@ def line_of_stack(stack: str | None) -> str | None:
 
 def is_of_the_machine(path: str) -> bool:
     """Whether PATH is Python's, a package's or ours, where no step is written."""
-    return "site-packages" in path or path.startswith(("<", "torch/", _OURS, *_STANDARD))
+    # What is typed at a prompt or in a notebook, <stdin> or <ipython-input-3>, is a user's.
+    return "site-packages" in path or path.startswith(("<frozen", "<eval_with", "<built", "torch/", _OURS, *_STANDARD))
 
 
 def _last_place(frames: list[tuple[FrameType, int]]) -> str | None:
