@@ -123,7 +123,7 @@ def test_a_user_who_keeps_everything_gets_everything_within_the_limit(in_order):
     kept = list(iterator)
     assert sorted(int(batch[0]) for batch in kept) == list(range(40))
     assert all(bool((batch == batch[0]).all()) for batch in kept)
-    assert iterator._engine._slots.used_bytes <= 3 * MIB
+    assert iterator._engine._places.slots.used_bytes <= 3 * MIB
 
 
 def test_one_slot_is_enough():

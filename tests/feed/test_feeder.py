@@ -164,7 +164,7 @@ def test_copied_batches_have_memory_of_their_own():
     feeder = Feeder(Whole(6, large), num_workers=1, copy_out=True)
     iterator = iter(feeder)
     kept = [next(iterator) for _ in range(4)]
-    assert iterator._engine._slots.held == 0
+    assert iterator._engine._places.slots.held == 0
     assert [int(batch[0, 0]) for batch in kept] == [0, 1, 2, 3]
 
 

@@ -8,7 +8,6 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +17,15 @@ from wattsmith.feed.ledger import VOID, Item, Ledger
 from wattsmith.feed.link import Gone
 from wattsmith.feed.making import Recipe
 from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Stop, Task
-from wattsmith.feed.packing import room_for, unpack
+from wattsmith.feed.packing import room_for
 from wattsmith.feed.pinning import Pinner
+from wattsmith.feed.places import Arrived, Places
 from wattsmith.feed.progress import Progress
 from wattsmith.feed.remote import OpenYard, Yard, mixed
 from wattsmith.feed.reporting import Counts
 from wattsmith.feed.seeding import epoch_seed
-from wattsmith.feed.slots import Notes, Slot, Slots, SlotTooSmall
+from wattsmith.feed.slots import Notes, Slots, SlotTooSmall
 from wattsmith.feed.source import Rotation, Source
-from wattsmith.feed.worker import INLINE_BYTES
 
 LOOK_S = 1.0  # how often a waiting trainer looks whether a worker is late
 LATE_S = 30.0  # nobody is late before this
@@ -46,17 +45,6 @@ class Terms:
     copy_out: bool = False  # whether users get memory of their own instead of views of slots
 
 
-@dataclass(slots=True)
-class Arrived:
-    """A batch that is there. Its bytes are in the slot, or in PAYLOAD."""
-
-    made: Made
-    seat: int
-    slot: Slot | None
-    payload: bytearray | None
-    pinned: "Future[Any] | None" = None  # the batch itself, where it is copied for an accelerator
-
-
 class Engine:
     """The workers of one Feeder, and the epoch they are in."""
 
@@ -74,7 +62,7 @@ class Engine:
         yard: Yard | None = None,
     ) -> None:
         self._terms = terms
-        self._slots = slots
+        self._places = Places(slots)
         self._notes = Notes(slots.room)
         self._counts = counts
         self._crew = Crew(recipe, slots.room, context, yard)
@@ -83,9 +71,7 @@ class Engine:
         self._fixed = fixed  # whether the number of workers stays, so that batches have a seat each
         self._serials = itertools.count(1)
         self._deaths = Deaths()
-        self._slot_of: dict[int, Slot] = {}  # by serial: slots in the hands of workers
         self._starving: list[tuple[Hand, Need]] = []
-        self._likely_bytes = 0  # what the next batch will probably take
         self._longest_s = 0.0
         self._seen = 0
         self._error: Any = None
@@ -159,13 +145,7 @@ class Engine:
         return self._unpacked(arrived) if arrived.pinned is None else arrived.pinned.result()
 
     def _unpacked(self, arrived: Arrived) -> Any:
-        made = arrived.made
-        if arrived.slot is None:
-            return unpack(made.skeleton, made.sizes, arrived.payload)
-        if not self._terms.copy_out and self._slots.may_hold(arrived.slot):
-            return unpack(made.skeleton, made.sizes, self._slots.hold(arrived.slot))
-        self._move_out(arrived)
-        return unpack(made.skeleton, made.sizes, arrived.payload)
+        return self._places.unpacked(arrived, copy_out=self._terms.copy_out)
 
     # Workers come and go
 
@@ -262,11 +242,7 @@ class Engine:
         lease = self._ledger.lease(hand.seat, hand.key, serial, time.monotonic())
         if lease is None:
             return False
-        item, slot = lease.item, None
-        if self._likely_bytes > INLINE_BYTES:
-            slot = self._slots.take(self._likely_bytes)
-            if slot is not None:
-                self._slot_of[serial] = slot
+        item = lease.item
         every = self._terms.snapshot_every
         task = Task(
             serial,
@@ -276,7 +252,7 @@ class Engine:
             item.shard,
             item.ordinal,
             every > 0 and (item.ordinal + 1 if self._iterable else item.number + 1) % every == 0,
-            None if slot is None else (slot.offset, slot.capacity_bytes),
+            self._places.offer(serial),
         )
         if self._iterable and item.ordinal < hand.reached.get(item.shard, 0):
             hand.link.send(Adopt(self._progress.start_of(item.shard)))  # it has read past what is wanted again
@@ -339,7 +315,7 @@ class Engine:
             self._take_batch(hand, news, payload)
         elif isinstance(news, Need):
             self._starving.append((hand, news))
-            self._likely_bytes = max(self._likely_bytes, news.size_bytes)
+            self._places.learn(news.size_bytes)
             self._feed_starving()
         elif isinstance(news, Begun):
             if news.epoch == self._progress.epoch:
@@ -353,7 +329,7 @@ class Engine:
                 for number, snapshot in news.snapshots.items():
                     self._progress.note_begin(number, snapshot)
         elif isinstance(news, Ended | Failed):
-            self._free(news.serial)
+            self._places.free(news.serial)
             self._ledger.commit(news.serial, news)
             if isinstance(news, Ended) and isinstance(self._source, Rotation) and news.epoch == self._progress.epoch:
                 self._source.end(news.shard)
@@ -368,29 +344,16 @@ class Engine:
             warnings.warn(differs, stacklevel=2)
 
     def _take_batch(self, hand: Hand, made: Made, payload: bytearray | None) -> None:
-        slot = self._slot_of.pop(made.serial, None)
-        if not made.in_slot and slot is not None:
-            self._slots.give_back(slot)
-            slot = None
-        size_bytes = room_for(made.sizes)
-        if size_bytes > INLINE_BYTES:
-            self._likely_bytes = max(self._likely_bytes, size_bytes)
-        arrived = Arrived(made, hand.seat, slot, payload)
+        arrived = self._places.arrive(made, hand.seat, payload)
         if not self._ledger.commit(made.serial, arrived):
             self._counts.dropped += 1
-            if slot is not None:
-                self._slots.give_back(slot)
+            self._places.drop(arrived)
             return
         self._longest_s = max(self._longest_s, made.made_s)
         self._seen += 1
-        self._counts.add_made(made.made_s, made.blocked_s, size_bytes)
+        self._counts.add_made(made.made_s, made.blocked_s, room_for(made.sizes))
         if self.pinner is not None:
             arrived.pinned = self.pinner.submit(self._unpacked(arrived))
-
-    def _free(self, serial: int) -> None:
-        slot = self._slot_of.pop(serial, None)
-        if slot is not None:
-            self._slots.give_back(slot)
 
     def _feed_starving(self) -> None:
         """Give room to workers that hold a finished batch and have none."""
@@ -398,33 +361,28 @@ class Engine:
         for hand, need in waiting:
             if hand not in self._crew.hands:
                 continue
-            self._free(need.serial)
-            try:
-                slot = self._slots.take(need.size_bytes)
-            except SlotTooSmall as never:
-                self._give_up(never)
+            slot = self._grant(need)
             if slot is None and self._make_room():
-                slot = self._slots.take(need.size_bytes)
+                slot = self._grant(need)
             if slot is None:
                 self._starving.append((hand, need))
             else:
-                self._slot_of[need.serial] = slot
-                hand.link.send(Grant((slot.offset, slot.capacity_bytes)))
+                hand.link.send(Grant(slot))
+
+    def _grant(self, need: Need) -> tuple[int, int] | None:
+        try:
+            return self._places.grant(need.serial, need.size_bytes)
+        except SlotTooSmall as never:
+            self._give_up(never)
+            raise
 
     def _make_room(self) -> bool:
         """Copy a batch that waits for its turn out of its slot, so that one before it can be written."""
         for _, arrived in self._ledger.committed():
             if isinstance(arrived, Arrived) and arrived.slot is not None and arrived.pinned is None:
-                self._move_out(arrived)
+                self._places.move_out(arrived)
                 return True
         return False
-
-    def _move_out(self, arrived: Arrived) -> None:
-        assert arrived.slot is not None
-        size_bytes = room_for(arrived.made.sizes)
-        arrived.payload = bytearray(self._slots.room.view(arrived.slot.offset, size_bytes))
-        self._slots.give_back(arrived.slot)
-        arrived.slot = None
 
     # Losses
 
@@ -438,7 +396,7 @@ class Engine:
         self._counts.redone += self._ledger.redone - before
         self._moved = True
         for serial in [lease.serial for lease in lost]:
-            self._free(serial)
+            self._places.free(serial)
         self._starving = [(other, need) for other, need in self._starving if other is not hand]
         if hand.late or (hand.leaving and not lost):
             return
