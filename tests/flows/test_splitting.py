@@ -94,3 +94,23 @@ def test_a_boundary_that_the_weights_reach_is_refused_by_name():
     layer = torch.nn.Linear(2, 2)
     with pytest.raises(NotSplittable, match=r"layer\.weight"):
         wattsmith.split(lambda rows: wattsmith.boundary(layer(rows)).sum(), torch.ones(2, 2))
+
+
+def test_a_fed_run_trains_to_the_same_bits_as_one_that_is_not_split():
+    import copy
+
+    import torch
+    from tests.split.steps import Small, rows
+    from tests.split.test_exactness import trained, unsplit
+
+    whole_set = rows(20)
+    data_set = torch.utils.data.StackDataset(**whole_set)
+    torch.manual_seed(1)
+    whole = Small()
+    cut = copy.deepcopy(whole)
+    made = wattsmith.split(cut, rows(6))
+    feeder = wattsmith.Feeder(data_set, batch_size=6, num_workers=1, data=made.data, seed=7, copy_out=True)
+    batches = [{name: value[at : at + 6] for name, value in whole_set.items()} for at in range(0, 20, 6)]
+    fed = trained(cut, lambda crossing, _: made.train(*crossing), feeder)
+    assert fed == trained(whole, lambda batch, seed: unsplit(whole, batch, seed), batches)
+    assert all(torch.equal(one, other) for one, other in zip(cut.parameters(), whole.parameters(), strict=True))
