@@ -17,7 +17,7 @@ from torch import nn
 
 from wattsmith.split.halves import load
 from wattsmith.split.marks import boundary, opaque
-from wattsmith.split.problems import NotSplittable
+from wattsmith.split.problems import BatchDoesNotFit, NotSplittable
 from wattsmith.split.whole import split
 
 words = nn.Embedding(256, 4)
@@ -127,6 +127,26 @@ def test_sizes_that_change_without_being_announced_are_refused():
     made = split(lambda texts: (cut_to_longest(texts) * layer.weight[0, 0]).sum(), ["abc", "abd", "abe"])
     with pytest.raises(NotSplittable, match=r"cut_to_longest gave a tensor of 2×5 .* any×3.*ragged=True"):
         made(["abcde", "a"], 0)
+
+
+def test_a_step_that_goes_another_way_by_the_number_of_texts_refuses_others():
+    def step(texts):
+        seen = tokens(texts)
+        return words(seen).sum() * (2 if seen.shape[0] % 2 == 0 else 1)
+
+    made = split(step, ["a", "b", "c", "d"])
+    assert torch.equal(made(["a", "b"], 0), step(["a", "b"]))
+    with pytest.raises(BatchDoesNotFit, match="% 2"):
+        made(["a", "b", "c"], 0)
+
+
+def test_a_step_that_goes_another_way_by_the_length_of_texts_is_refused():
+    def step(texts):
+        seen = tokens(texts)
+        return words(seen).sum() * (2 if seen.shape[1] > 4 else 1)
+
+    with pytest.raises(NotSplittable, match="by a size that an opaque step makes"):
+        split(step, ["abcdefg", "ab"])
 
 
 def test_what_is_no_tensor_is_for_opaque_steps_alone():

@@ -12,11 +12,10 @@ from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, loads, trai
 from wattsmith.split.pricing import is_alike
 from wattsmith.split.roles import OPAQUE, Roles
 from wattsmith.split.running import Seen
-from wattsmith.split.traced import CONSTANT, STATE, Attribute, Traced
+from wattsmith.split.traced import CONSTANT, ONE_IS_SPECIAL, STATE, Attribute, Traced
 
 SIZES = "sizes_of_the_batch"  # what crosses last where the cut was made by hand
 _SIZE = re.compile(r"L\['given'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
-_ONE_IS_SPECIAL = re.compile(r"!= [01]$|>= [12]$|^[12] <=|> [01]$")
 
 
 def assembled(
@@ -39,7 +38,7 @@ def hard_guards(traced: Traced, watched: Any) -> list[str]:
     """
     inputs = _inputs(watched)
     named = [_SIZE.sub(lambda found: f"size_{inputs[int(found[1])]}_{found[2]}", one) for one in traced.guards]
-    return [one for one in named if not _ONE_IS_SPECIAL.search(one)]
+    return [one for one in named if not ONE_IS_SPECIAL.search(one)]
 
 
 def _inputs(watched: Any) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from wattsmith.split.cutting import is_drawing_in_training
+from wattsmith.split.cutting import drawing_in_training
 from wattsmith.split.handing import is_tensor, sliced
 from wattsmith.split.problems import BatchDoesNotFit, NotSplittable, first_line, place_of
 from wattsmith.split.roles import DRAWN, OPAQUE, Roles
@@ -66,7 +66,7 @@ def _incomparable(traced: Traced, roles: Roles, data: frozenset[Any]) -> str | N
     if any(one.kind == OBJECT and "enerator" in _kind_name(one.value) for one in traced.attributes.values()):
         return "the step draws from a generator of its own"
     order = {node: at for at, node in enumerate(traced.nodes())}
-    training = [order[one] for one in is_drawing_in_training(traced, roles, data)]
+    training = [order[one] for one in drawing_in_training(traced, roles, data)]
     drawn = [at for node, at in order.items() if node in data and roles.kinds[node] in (DRAWN, OPAQUE)]
     if training and drawn and min(training) < max(drawn):
         return "it draws for training before it draws for the data, from one generator"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattsmith.split.contexts import enter, leave
-from wattsmith.split.effects import written
-from wattsmith.split.roles import DRAWN, FIXED, OPAQUE, TAINTED, Roles
+from wattsmith.split.effects import draws
+from wattsmith.split.roles import DRAWN, FIXED, OPAQUE, Roles
 from wattsmith.split.running import Seen, without_generator
 from wattsmith.split.traced import OBJECT, ORDINARY, Attribute, Traced, context_of
 
@@ -206,10 +206,8 @@ def _training_graph(
     return writer.graph, tuple(attributes)
 
 
-def is_drawing_in_training(traced: Traced, roles: Roles, data: frozenset[Any]) -> list[Any]:
+def drawing_in_training(traced: Traced, roles: Roles, data: frozenset[Any]) -> list[Any]:
     """Nodes of the training half that draw at random."""
-    from wattsmith.split.effects import draws
-
     modules: dict[str, Attribute] = traced.attributes
     found = []
     for node in traced.nodes():
@@ -217,8 +215,3 @@ def is_drawing_in_training(traced: Traced, roles: Roles, data: frozenset[Any]) -
         if node not in data and roles.kinds[node] != FIXED and draws(node, module):
             found.append(node)
     return found
-
-
-def writes_state(traced: Traced, roles: Roles) -> bool:
-    """Whether the step writes into something that lasts."""
-    return any(roles.kinds[one] == TAINTED for node in traced.nodes() for one in written(node))

@@ -15,7 +15,7 @@ from wattsmith.split.marks import OpaqueOutputs, OpaqueStep, flat_arguments, wat
 from wattsmith.split.operators import split_operators
 from wattsmith.split.problems import NotSplittable, calling_place
 from wattsmith.split.state import Held, is_a_weight_of_somebody, original_of
-from wattsmith.split.traced import CONSTANT, OBJECT, STATE, Attribute, Traced
+from wattsmith.split.traced import CONSTANT, OBJECT, ONE_IS_SPECIAL, STATE, Attribute, Traced
 
 
 class Exporter:
@@ -28,8 +28,7 @@ class Exporter:
             raise NotSplittable("the step calls other opaque steps with fewer samples; call the same ones each time")
         self.sizes = sizes
         self.made: list[tuple[OpaqueStep, list[tuple[str, Any]], Any]] = []
-        self.boundaries = 0
-        self._batch_hint: int | None = None
+        self.batch_hint: int | None = None  # which hint stands for the number of samples
         self.hints: list[int] = []  # one more input per size that opaque steps make: what it is worth
         self.plans = [self._plan(one, other) for one, other in self.calls]
         self.given: list[Any] = []  # the hints, as they are traced
@@ -52,11 +51,11 @@ class Exporter:
         return plan
 
     def _hint(self, size: int, shared: bool) -> int:
-        if shared and self._batch_hint is not None:
-            return self._batch_hint
+        if shared and self.batch_hint is not None:
+            return self.batch_hint
         self.hints.append(size)
         if shared:
-            self._batch_hint = len(self.hints) - 1
+            self.batch_hint = len(self.hints) - 1
         return len(self.hints) - 1
 
     def opaque(self, step: OpaqueStep, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -89,7 +88,6 @@ class Exporter:
         from torch import Tensor
         from torch.utils._pytree import tree_map_only
 
-        self.boundaries += 1
         return tree_map_only(Tensor, split_operators().boundary, values)  # type: ignore[no-any-return]
 
     def shapes_of(self, which: int, hints: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
@@ -168,7 +166,8 @@ def exported(
         raise
     except Exception:  # noqa: BLE001 - torch.cond, for one, cannot be traced while lines are watched
         program = program_with(nullcontext())
-    traced = _flat(program, named, held, exporter, [leaves[at].kind for at in inputs])
+    batch_at = next((at for at, one in enumerate(given[: len(inputs)]) if one.dim() and one.shape[0] == batch), None)
+    traced = _flat(program, named, held, exporter, [leaves[at].kind for at in inputs], batch_at)
     traced.outputs, traced.output_form = list(outputs), forms[0]
     return traced
 
@@ -225,7 +224,9 @@ def _open(value: Any, batch: int, open_sizes: str) -> dict[int, Any]:
     return opened
 
 
-def _flat(program: Any, named: dict[str, Any], held: Held, exporter: Exporter, kinds: Sequence[str]) -> Traced:
+def _flat(
+    program: Any, named: dict[str, Any], held: Held, exporter: Exporter, kinds: Sequence[str], batch_at: int | None
+) -> Traced:
     from torch.export.graph_signature import InputKind
 
     attributes: dict[str, Attribute] = {}
@@ -248,7 +249,7 @@ def _flat(program: Any, named: dict[str, Any], held: Held, exporter: Exporter, k
         for node in program.graph.nodes
         if node.op == "placeholder" and node.name in users[: len(kinds)]
     ]
-    guards = [one for one in program._guards_code if not _names_a_hint(one, len(kinds), len(exporter.hints))]
+    guards = list(_conditions(program, exporter, len(kinds), batch_at))
     return Traced(
         tracer="torch.export",
         graph=graph,
@@ -285,8 +286,27 @@ def _constant(value: Any, target: str, named: dict[str, Any], roots: dict[str, s
     return Attribute(kind=CONSTANT, value=value, name=target)
 
 
-def _names_a_hint(guard: str, inputs: int, hints: int) -> bool:
-    return any(f"L['given'][{at}]" in guard for at in range(inputs, inputs + hints))
+def _conditions(program: Any, exporter: Exporter, inputs: int, batch_at: int | None) -> Iterator[str]:
+    """Conditions on sizes that the trace took for granted, in sizes of the batch alone.
+
+    BATCH_AT: which input has as many parts as there are samples. What an opaque step makes is not known before it runs.
+    """
+    for guard in program._guards_code:
+        for at in range(len(exporter.hints)):
+            hint = f"L['given'][{inputs + at}]"
+            if hint not in guard:
+                continue
+            if at == exporter.batch_hint and batch_at is not None:
+                guard = guard.replace(hint, f"L['given'][{batch_at}]")
+            elif not ONE_IS_SPECIAL.search(guard):
+                raise NotSplittable(
+                    f"the step goes another way by a size that an opaque step makes ({guard.replace(hint, 'it')}). Let "
+                    "the opaque step give tensors of one size, or write the step so that sizes do not decide."
+                )
+            else:
+                break
+        else:
+            yield guard
 
 
 def _equal_sizes(program: Any, users: Sequence[str]) -> list[str]:

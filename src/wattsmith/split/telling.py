@@ -3,7 +3,7 @@
 from typing import Any
 
 from wattsmith.split.assembling import SIZES
-from wattsmith.split.cutting import CutGraphs, is_drawing_in_training
+from wattsmith.split.cutting import CutGraphs, drawing_in_training
 from wattsmith.split.graphfile import Packed
 from wattsmith.split.handing import sliced
 from wattsmith.split.pricing import Choice, short_name
@@ -40,7 +40,7 @@ def cut_told(
     refused = _refused_size(data, watched)
     if refused:
         notes = [*notes, f"not every number of samples may come: {refused}"]
-    if drawn := is_drawing_in_training(traced, roles, chosen.data):
+    if drawn := drawing_in_training(traced, roles, chosen.data):
         notes = [*notes, f"{len(drawn)} operators of the training half draw from the trainer's generator"]
     if any(roles.kinds[node] == OPAQUE for node in live):
         notes = [*notes, "opaque steps travel with the data half, and need what they import on the worker"]

@@ -1,9 +1,11 @@
 """A step as a flat graph, whichever tracer made it."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 STATE, CONSTANT, GRAPH, OBJECT = "state", "constant", "graph", "object"
+ONE_IS_SPECIAL = re.compile(r"!= [01]$|>= [12]$|^[12] <=|> [01]$")  # what tracers take for granted of every size
 ORDINARY = (True, ())  # gradients are recorded, no autocast
 
 
