@@ -11,10 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wattsmith.flows.choosing import Choice, choose
+    from wattsmith.flows.choosing import Choice as Choice
+    from wattsmith.flows.choosing import choose
     from wattsmith.flows.estimating import estimate
     from wattsmith.flows.feeding import Feeder
     from wattsmith.flows.machine import describe_machine as machine
+    from wattsmith.flows.matching import match
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
     from wattsmith.flows.recording import record
     from wattsmith.flows.splitting import boundary as boundary
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Choice",
     "Feeder",
     "WattsmithError",
     "Window",
@@ -35,6 +36,7 @@ __all__ = [
     "end",
     "estimate",
     "machine",
+    "match",
     "measure",
     "open_session",
     "record",
@@ -54,6 +56,7 @@ _HOMES = {
     "end": ("wattsmith.flows.measuring", "end"),
     "estimate": ("wattsmith.flows.estimating", "estimate"),
     "machine": ("wattsmith.flows.machine", "describe_machine"),
+    "match": ("wattsmith.flows.matching", "match"),
     "measure": ("wattsmith.flows.measuring", "measure"),
     "open_session": ("wattsmith.flows.measuring", "open_session"),
     "record": ("wattsmith.flows.recording", "record"),

@@ -9,6 +9,7 @@ from wattsmith import __version__
 from wattsmith.cli.controlling import control, restore
 from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.feeding import feed
+from wattsmith.cli.matching import match_program
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
 from wattsmith.cli.recording import record
 from wattsmith.cli.report_analysis import page as _page  # noqa: F401 - joins the group
@@ -50,6 +51,7 @@ app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings
 )
 app.add_typer(record, name="record")
 app.command("estimate")(estimate_command)
+app.command("match")(match_program)
 app.add_typer(tune, name="tune")
 app.command("split")(split_command)
 app.add_typer(feed, name="feed")

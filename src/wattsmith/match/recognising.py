@@ -216,12 +216,12 @@ def _why_refused(nearest: float, farthest: float, doubt: float | None, closest: 
 
 def _family(points: Sequence[Benchmark], votes: Mapping[int, float]) -> FamilyGuess:
     total = sum(votes.values())
-    shares: Counter[str] = Counter()
+    shares: dict[str, float] = {}
     for place, vote in votes.items():
-        shares[points[place].family] += vote / total
-    (family, share), *others = shares.most_common()
+        shares[points[place].family] = shares.get(points[place].family, 0.0) + vote / total
+    (family, share), *others = sorted(shares.items(), key=lambda one: -one[1])
     of_it = [points[place] for place in votes if points[place].family == family]
-    return FamilyGuess(family=family, share=float(share), others=dict(others), parameters=_middle(of_it))
+    return FamilyGuess(family=family, share=share, others=dict(others), parameters=_middle(of_it))
 
 
 def _middle(points: Sequence[Benchmark]) -> dict[str, Parameter]:
@@ -232,8 +232,9 @@ def _middle(points: Sequence[Benchmark]) -> dict[str, Parameter]:
         values = [point.parameters[name] for point in points]
         if all(isinstance(one, int | float) and not isinstance(one, bool) and one > 0 for one in values):
             middle = math.exp(sum(math.log(float(one)) for one in values) / len(values))
-            whole = all(isinstance(one, int) for one in values)
-            found[name] = round(middle) if whole else middle
+            found[name] = float(middle)
+            if all(isinstance(one, int) for one in values):
+                found[name] = round(middle)
         else:
             found[name] = Counter(values).most_common(1)[0][0]
     return found

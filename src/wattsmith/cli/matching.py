@@ -1,0 +1,174 @@
+"""`wattsmith match`: what a program is, by its telemetry, and how it will react to a limit or clock."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wattsmith.cli.tables import WIDTH_OF_FILES
+from wattsmith.flows.matching import Match, draw_match, match, match_command, match_process, structure_of
+from wattsmith.terms.errors import BadInput
+from wattsmith.terms.facts import as_plain
+from wattsmith.terms.quantity import parse_quantity
+from wattsmith.terms.telemetry import Probe
+
+SHOWN_SETTINGS = 6
+TRACES = (".parquet", ".csv")
+
+
+def match_program(
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(help="A trace (.parquet, .csv), or a command after --.", metavar="[FILE | -- COMMAND]"),
+    ] = None,
+    pid: Annotated[int | None, typer.Option(help="Watch this running process.", metavar="PID")] = None,
+    seconds: Annotated[str, typer.Option(help="How long to watch a running process.", metavar="TIME")] = "20s",
+    record: Annotated[
+        str | None,
+        typer.Option(
+            help="Record to compare with: h200, a path or a URL.", show_default="your own, else the shipped one"
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Layer information from this model, as `wattsmith estimate` takes it.", metavar="MODEL"),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Samples in a step of the model.", metavar="N")] = 1,
+    steps_per_s: Annotated[
+        float | None, typer.Option("--steps-per-s", help="Progress of the program, where it is known.", metavar="RATE")
+    ] = None,
+    progress: Annotated[
+        Path | None,
+        typer.Option(help="A file to which the watched program adds a line each step.", metavar="FILE"),
+    ] = None,
+    probe: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a trial at another setting gave: SETTING,TIME,POWER over the usual ones, such as 0.65,1.2,0.7; "
+            "leave out what is not known.",
+            metavar="S,T,P",
+        ),
+    ] = None,
+    power_limit: Annotated[
+        str | None, typer.Option(help="Of the device, if the trace does not say.", metavar="POWER")
+    ] = None,
+    domain: Annotated[str | None, typer.Option(help="Which device of a trace, such as gpu:1.")] = None,
+    meters: Annotated[str, typer.Option(help="As for `wattsmith measure`.", metavar="NAMES")] = "auto",
+    neighbours: Annotated[int, typer.Option(help="How many benchmarks are blended and shown.", metavar="N")] = 5,
+    save: Annotated[
+        Path | None, typer.Option(help="Keep the telemetry of a watched program here (.parquet).", metavar="FILE")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the evidence into FILE.png, .svg or .pdf.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Recognise a program by its telemetry: the nearest benchmarks, its kind, and how it reacts to a clock or limit.
+
+    Exits with 3 when nothing in the record is near.
+
+    Example: wattsmith match trace.parquet --record h200
+    """
+    _require_one_of(source, pid, model)
+    options: dict[str, Any] = {
+        "record": record,
+        "neighbours": neighbours,
+        "steps_per_s": steps_per_s,
+        "probes": tuple(_probe(text) for text in probe or ()),
+        "power_limit_w": None if power_limit is None else parse_quantity(power_limit, "power"),
+        "domain": domain,
+        "save": save,
+        "structure": None if model is None else structure_of(model, batch),
+    }
+    live = {"meters": meters, "progress": progress}
+    code = 0
+    if pid is not None:
+        found = match_process(pid, _tell, **options, **live, seconds_s=parse_quantity(seconds, "time"))
+    elif source and _is_trace(source):
+        found = match(source[0], **options)
+    elif source:
+        found, code = match_command(source, _tell, **options, **live)
+    else:
+        found = match(options["structure"], **options)
+    if plot is not None:
+        draw_match(found, plot, source[0] if source and _is_trace(source) else save)
+    if as_json:
+        typer.echo(json.dumps(as_plain(found)))
+    else:
+        _print(found)
+    raise typer.Exit(code or (0 if found.recognised else 3))
+
+
+def _tell(text: str) -> None:
+    typer.echo(f"wattsmith: {text}", err=True)
+
+
+def _is_trace(source: Sequence[str]) -> bool:
+    return len(source) == 1 and source[0].endswith(TRACES)
+
+
+def _require_one_of(source: Sequence[str] | None, pid: int | None, model: str | None) -> None:
+    if bool(source) + (pid is not None) > 1 or not (source or pid is not None or model):
+        raise BadInput(
+            "give one of: a trace, `--pid PID`, a command after `--`; or `--model` alone for a program that is about "
+            "to run. Example: `wattsmith match trace.parquet`"
+        )
+
+
+def _probe(text: str) -> Probe:
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        setting, time, power = (float(part) if part else None for part in [*parts, "", ""][:3])
+    except ValueError:
+        raise BadInput(f"a probe is written SETTING,TIME,POWER, such as 0.65,1.2,0.7; not {text!r}") from None
+    if setting is None or len(parts) > 3:
+        raise BadInput(f"a probe is written SETTING,TIME,POWER, such as 0.65,1.2,0.7; not {text!r}")
+    return Probe(setting=setting, time_ratio=time, power_ratio=power)
+
+
+def _print(found: Match) -> None:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False)
+    if found.refused:
+        console.print(f"[bold]not recognised[/bold]: {escape(found.refused)}")
+    elif found.family is not None:
+        kind = found.family
+        console.print(f"[bold]{escape(kind.family)}[/bold], {100 * kind.share:.0f} % of what is near")
+        shape = ", ".join(f"{name} {value}" for name, value in kind.parameters.items())
+        console.print(f"about: {escape(shape)}")
+    table = Table("nearest benchmark", "kind", "distance", "weight")
+    for one in found.neighbours:
+        table.add_row(escape(one.name), escape(one.family), f"{one.distance:.2f}", f"{one.weight:.2f}")
+    console.print(table)
+    _print_curve(console, found)
+    seen = found.fingerprint
+    if seen.period_s is not None:
+        console.print(f"a step each {seen.period_s:.3g} s, by its power")
+    console.print(f"compared by: {', '.join(found.used)}; record: {found.record or 'yours'}")
+    for note in found.notes:
+        console.print(f"note: {escape(note)}")
+    if found.simulated:
+        console.print("[bold]simulated[/bold]: the meters are not those of a real device")
+
+
+def _print_curve(console: Console, found: Match) -> None:
+    guess = found.response
+    if guess is None:
+        return
+    table = Table("setting", "time", "9 of 10", "power", "9 of 10")
+    step = max(1, (len(guess.settings) - 1) // (SHOWN_SETTINGS - 1))
+    for place in sorted({*range(len(guess.settings) - 1, -1, -step)}, reverse=True):
+        time, power = guess.time_ratio[place], guess.power_ratio[place]
+        table.add_row(
+            f"{guess.settings[place]:.2f}",
+            f"{time.value:.3f}",
+            f"{time.low:.2f}–{time.high:.2f}",
+            f"{power.value:.3f}",
+            f"{power.low:.2f}–{power.high:.2f}",
+        )
+    console.print(table)

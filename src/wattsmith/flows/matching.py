@@ -1,0 +1,192 @@
+"""Recognise what a device runs: its telemetry beside a record of benchmarks, and the curve that follows from it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattsmith.flows.matching_live import watch_command, watch_process
+from wattsmith.flows.records import runs_of, shipped_records
+from wattsmith.flows.telemetry_files import read_telemetry, write_telemetry
+from wattsmith.match.curves import curve_book, guess_response, probe_setting
+from wattsmith.match.features import fingerprint_of, layer_features
+from wattsmith.match.plot import plot_match
+from wattsmith.match.points import benchmarks_of
+from wattsmith.match.recognising import recognise
+from wattsmith.match.settling import Settled, choose_setting, settle
+from wattsmith.store.opening import default_path
+from wattsmith.terms.errors import BadInput
+from wattsmith.terms.run import Structure
+from wattsmith.terms.telemetry import Benchmark, Fingerprint, Match, Probe, ResponseGuess, Telemetry
+
+__all__ = [
+    "HowToMatch",
+    "Match",
+    "Settled",
+    "benchmarks_in",
+    "best_setting",
+    "draw_match",
+    "match",
+    "match_command",
+    "match_process",
+    "relative_curve",
+    "settle",
+    "structure_of",
+    "where_to_probe",
+]
+
+Tell = Callable[[str], None]
+FEWEST_BENCHMARKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToMatch:
+    """What a client is compared with, and what else is known of it."""
+
+    record: str | None = None  # by name, path or URL; None: this user's own where there is one, else the shipped one
+    probes: tuple[Probe, ...] = ()
+    setting: float | None = None  # the client's clock over the usual one; None: as its telemetry says
+    steps_per_s: float | None = None  # progress; None: as its telemetry says
+    power_limit_w: float | None = None
+    max_clock_hz: float | None = None
+    memory_bytes: int | None = None
+    structure: Structure | None = None  # layer information, such as of a traced step
+    neighbours: int = 5
+    domain: str | None = None
+    save: Path | None = None  # where to keep the telemetry
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 1:
+            raise BadInput(f"neighbours must be at least 1, got {self.neighbours}")
+
+
+def match(source: Any, benchmarks: Sequence[Benchmark] | None = None, **options: Any) -> Match:
+    """What SOURCE is most like: a file of telemetry, Telemetry, a Fingerprint, or the Structure of a step not yet run.
+
+    OPTIONS are the fields of HowToMatch; BENCHMARKS, if given, stand in for a record.
+    `match("trace.parquet", record="h200", steps_per_s=12.5)`
+    """
+    how = _how(options)
+    points = list(benchmarks) if benchmarks is not None else benchmarks_in(how.record)
+    if len(points) < FEWEST_BENCHMARKS:
+        raise BadInput(
+            f"the record holds {len(points)} measured networks; at least {FEWEST_BENCHMARKS} are needed to say what is "
+            "near. Take more with `wattsmith record run`, or use a shipped one: --record h200"
+        )
+    fingerprint, simulated = _fingerprint(source, how)
+    clock = fingerprint.features.get("clock")
+    setting = how.setting if how.setting is not None else _moved(clock, points)
+    name = None if benchmarks is not None else _record_name(how.record)
+    return recognise(
+        points,
+        fingerprint,
+        how.probes,
+        setting=setting,
+        neighbours=how.neighbours,
+        record=name,
+        simulated=simulated,
+    )
+
+
+def match_command(command: Sequence[str], tell: Tell = lambda _: None, **options: Any) -> tuple[Match, int]:
+    """Run COMMAND, watch it to its end, and match it; with its exit code. OPTIONS as in `match`, and `meters`,
+    `progress`."""
+    live, others = _split(options)
+    live.pop("seconds_s", None)
+    telemetry, exit_code = watch_command(command, tell=tell, **live)
+    return match(_kept(telemetry, others), **others), exit_code
+
+
+def match_process(pid: int, tell: Tell = lambda _: None, **options: Any) -> Match:
+    """Watch process PID for a while and match it. OPTIONS as in `match`, and `meters`, `progress`, `seconds_s`."""
+    live, others = _split(options)
+    return match(_kept(watch_process(pid, tell=tell, **live), others), **others)
+
+
+def benchmarks_in(record: str | None) -> list[Benchmark]:
+    """The networks of a record as benchmarks."""
+    return benchmarks_of(runs_of(_record_name(record)))
+
+
+def relative_curve(
+    benchmarks: Sequence[Benchmark], fingerprint: Fingerprint, probes: Sequence[Probe] = ()
+) -> ResponseGuess:
+    """How a client's time and power should change with its setting, each with its interval: for who plans."""
+    return guess_response(curve_book(benchmarks), fingerprint.features, probes, power_w=fingerprint.power_w)[0]
+
+
+def _record_name(record: str | None) -> str | None:
+    """RECORD, or this user's own where there is one, or else the first that is shipped."""
+    if record is not None or default_path().exists():
+        return record
+    return next(iter(shipped_records()), None)
+
+
+def _how(options: dict[str, Any]) -> HowToMatch:
+    try:
+        return HowToMatch(**options)
+    except TypeError as unknown:
+        strange = ", ".join(repr(name) for name in options if name not in HowToMatch.__dataclass_fields__)
+        raise BadInput(
+            f"there is no option {strange}; there are {', '.join(HowToMatch.__dataclass_fields__)}"
+        ) from unknown
+
+
+def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    live = {name: value for name, value in options.items() if name in ("meters", "progress", "seconds_s")}
+    return live, {name: value for name, value in options.items() if name not in live}
+
+
+def _kept(telemetry: Telemetry, options: dict[str, Any]) -> Telemetry:
+    if options.get("save") is not None:
+        write_telemetry(telemetry, Path(options["save"]))
+    return telemetry
+
+
+def _fingerprint(source: Any, how: HowToMatch) -> tuple[Fingerprint, bool]:
+    if isinstance(source, Structure):
+        return Fingerprint(features=layer_features(source)), False
+    if isinstance(source, Fingerprint):
+        return source, False
+    telemetry = source if isinstance(source, Telemetry) else read_telemetry(Path(source), how.domain)
+    given = {
+        name: value
+        for name in ("steps_per_s", "power_limit_w", "max_clock_hz", "memory_bytes", "structure")
+        if (value := getattr(how, name)) is not None
+    }
+    telemetry = replace(telemetry, **given)
+    return fingerprint_of(telemetry), telemetry.simulated
+
+
+def _moved(clock: float | None, points: Sequence[Benchmark]) -> float:
+    """The client's clock over the one that benchmarks had, where both are known: one that is not pressed stays."""
+    usual = [one for point in points if (one := point.features.get("clock")) is not None]
+    if clock is None or not usual or clock <= 0:
+        return 1.0
+    return min(1.0, clock / (sum(usual) / len(usual)))
+
+
+def structure_of(model: str, batch: int) -> Structure:
+    """Layer information of a program that is about to run: of a traced training step of MODEL."""
+    from wattsmith.flows.estimating import HowToEstimate, load_model, traced_step
+
+    return traced_step(load_model(model, inputs=None, batch=batch, device="meta"), HowToEstimate(batch=batch))[
+        0
+    ].structure
+
+
+def draw_match(found: Match, path: Path, trace: str | Path | None = None) -> None:
+    """Draw the evidence of FOUND into PATH, with the power of TRACE where that is kept."""
+    plot_match(found, path, None if trace is None else read_telemetry(Path(trace)))
+
+
+def where_to_probe(benchmarks: Sequence[Benchmark]) -> float:
+    """The setting, over the usual one, at which a short trial says most."""
+    return probe_setting(curve_book(benchmarks).settings)
+
+
+def best_setting(found: Match, slowdown: float, *, cautious: bool = False) -> float | None:
+    """The setting with least energy that keeps SLOWDOWN, over the usual one; None when nothing was recognised."""
+    if found.response is None:
+        return None
+    return found.response.settings[choose_setting(found.response, slowdown, cautious=cautious)]

@@ -1,0 +1,146 @@
+"""Telemetry of a program that runs: one that is started here, or one that runs already."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from wattsmith.flows import child
+from wattsmith.flows.measuring import open_session
+from wattsmith.flows.telemetry_files import read_telemetry
+from wattsmith.measure.gpm import GpmReader
+from wattsmith.measure.perf import PerfCounters
+from wattsmith.measure.timeline import Timeline
+from wattsmith.terms.errors import BadInput, MeterLost, MeterMissed, MeterUnavailable
+from wattsmith.terms.telemetry import Series, Telemetry
+
+TICK_S = 0.2
+LONGEST_S = 3_600.0
+
+
+@dataclass(slots=True)
+class Extra:
+    """Channels that no timeline has: activity, instructions, and progress from a file that grows a line a step."""
+
+    pid: int
+    progress: Path | None
+    gpu: int = 0
+    times_s: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _gpm: GpmReader | None = None
+    _perf: PerfCounters | None = None
+
+    def open(self) -> None:
+        try:
+            self._gpm = GpmReader(self.gpu)
+        except (MeterUnavailable, ImportError) as absent:
+            self.notes.append(f"no activity counters: {absent}")
+        try:
+            self._perf = PerfCounters(self.pid)
+        except MeterUnavailable as absent:
+            self.notes.append(f"no instruction counters: {absent}")
+
+    def look(self) -> None:
+        """Read what there is; one that fails is passed over this time."""
+        now_s = time.monotonic()
+        seen: dict[str, float] = {}
+        with suppress(MeterMissed, MeterLost):
+            seen |= {} if self._gpm is None else self._gpm.read()
+        with suppress(MeterLost, OSError):
+            seen |= {} if self._perf is None else self._perf.read()
+        if self.progress is not None:
+            with suppress(OSError):
+                seen["steps"] = float(self.progress.read_bytes().count(b"\n"))
+        for name, value in seen.items():
+            self.times_s.setdefault(name, []).append(now_s)
+            self.values.setdefault(name, []).append(value)
+
+    def close(self) -> None:
+        for one in (self._gpm, self._perf):
+            if one is not None:
+                one.close()
+
+    def series(self) -> dict[str, Series]:
+        return {
+            name: Series(time_s=tuple(times_s), values=tuple(self.values[name]))
+            for name, times_s in self.times_s.items()
+        }
+
+
+def watch_command(
+    command: Sequence[str], *, meters: str = "auto", progress: Path | None = None, tell: Callable[[str], None]
+) -> tuple[Telemetry, int]:
+    """Run COMMAND to its end; its telemetry, and its exit code."""
+    child.require_command(command)
+    with child.signals_held() as held, _watched(meters, progress) as watched:
+        pid = child.start(command, held)
+        watched.follow(pid)
+        tell(f"watching process {pid} until it ends")
+        ended = child.wait_for(pid, held, watched.look, TICK_S)
+    return watched.telemetry(), ended.exit_code
+
+
+def watch_process(
+    pid: int,
+    *,
+    seconds_s: float = 20.0,
+    meters: str = "auto",
+    progress: Path | None = None,
+    tell: Callable[[str], None],
+) -> Telemetry:
+    """Look at process PID for SECONDS_S, or until it ends or we are interrupted."""
+    if not 0 < seconds_s <= LONGEST_S:
+        raise BadInput(f"a process is watched for up to {LONGEST_S:g} s, not {seconds_s:g}")
+    _, is_running = child.find_process(pid)
+    until_s = time.monotonic() + seconds_s
+    with child.signals_held() as held, _watched(meters, progress) as watched:
+        watched.follow(pid)
+        tell(f"watching process {pid} for {seconds_s:g} s")
+        child.wait_for_other(lambda: time.monotonic() < until_s and is_running(), held, watched.look, TICK_S)
+    return watched.telemetry()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A session that writes a timeline, with the extra channels beside it."""
+
+    path: Path
+    progress: Path | None
+    extra: Extra | None = None
+    read: Telemetry | None = None
+
+    def follow(self, pid: int) -> None:
+        self.extra = Extra(pid, self.progress)
+        self.extra.open()
+
+    def look(self) -> None:
+        if self.extra is not None:
+            self.extra.look()
+
+    def telemetry(self) -> Telemetry:
+        assert self.read is not None
+        if self.extra is None:
+            return self.read
+        return replace(
+            self.read,
+            series={**self.read.series, **self.extra.series()},
+            notes=(*self.read.notes, *self.extra.notes),
+        )
+
+
+@contextmanager
+def _watched(meters: str, progress: Path | None) -> Iterator[_Watched]:
+    with tempfile.TemporaryDirectory(prefix="wattsmith-match-") as folder:
+        timeline = Timeline(Path(folder) / "trace.csv")
+        watched = _Watched(timeline.path, progress)
+        try:
+            with open_session(meters, timeline=timeline) as session, session.measure("match"):
+                yield watched
+        finally:
+            if watched.extra is not None:
+                watched.extra.close()
+            timeline.close()
+        watched.read = read_telemetry(timeline.path)
