@@ -1,5 +1,6 @@
 """A Feeder is a DataLoader: same arguments, same batches, same errors."""
 
+import contextlib
 import pickle
 import random
 
@@ -10,6 +11,7 @@ from tests.feed.sets import Chancy, Counting, Plain, Shards, Whole, all_gone, di
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, get_worker_info
 
 from wattsmith import Feeder
+from wattsmith.terms.energy import DomainEnergy, Phase, Window
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -255,3 +257,37 @@ def test_it_reports_what_it_did():
 def test_samplers_with_replacement_and_more_samples_than_there_are():
     sampler = RandomSampler(range(5), replacement=True, num_samples=12, generator=torch.Generator().manual_seed(3))
     assert len(flat(Feeder(Plain(5), 4, sampler=sampler, num_workers=2))) == 12
+
+
+class Metered:
+    """A window of 100 J, of which 30 J fell to waiting."""
+
+    def __init__(self):
+        self.phases = []
+
+    @contextlib.contextmanager
+    def phase(self, name):
+        self.phases.append(name)
+        yield
+
+    def so_far(self):
+        parts = tuple(Phase(name=n, duration_s=1.0, energy_j={"gpu:0": j}) for n, j in [("data", 30.0), ("rest", 70.0)])
+        known = DomainEnergy(
+            domain="gpu:0", name="GPU", source="counter", energy_j=100.0, error_j=0.0, resolution_s=None
+        )
+        return Window(name="train", began_at="", duration_s=2.0, domains=(known,), phases=parts)
+
+
+def test_joules_are_those_of_the_window_and_waiting_is_a_phase_of_it():
+    window = Metered()
+    feeder = Feeder(Plain(4), 2, num_workers=1, window=window)
+    list(feeder)
+    assert set(window.phases) == {"data"}
+    assert feeder.report().energy_j == 100.0
+    assert feeder.report().waiting_j == 30.0
+    assert "100 J (30 J waiting)" in str(feeder.report())
+
+
+def test_a_live_line_shows_the_report(capsys):
+    list(Feeder(Plain(4), 2, live=True))
+    assert "1 batches, 0 workers, waiting " in capsys.readouterr().err

@@ -114,8 +114,8 @@ class Engine:
         enough = all if self._crew.yard is None else any
         self._until(lambda: enough(hand.ready for hand in self._crew.at_work()))
 
-    def next(self) -> tuple[Item, Arrived]:
-        """The next batch. Raises StopIteration at the end of the epoch, and whatever the user's code raised."""
+    def next(self) -> Arrived | None:
+        """The next batch; None at the end of the epoch. Raises whatever the user's code raised."""
         while True:
             if self._broken is not None:
                 raise self._broken
@@ -123,7 +123,7 @@ class Engine:
             if delivered is None:
                 self._dispatch()
                 if self._source.exhausted and not len(self._ledger):
-                    raise StopIteration
+                    return None
                 self._until(lambda: self._error is not None or self._next_is_there())
                 continue
             item, arrived = delivered
@@ -138,7 +138,8 @@ class Engine:
                 arrived.error.reraise()
             self._progress.note(item, arrived.made.snapshot, arrived.seat)
             self._dispatch()
-            return item, arrived
+            assert isinstance(arrived, Arrived)
+            return arrived
 
     def open(self, arrived: Arrived) -> Any:
         """The batch itself; its tensors are views of the slot, which stays theirs until they are gone."""

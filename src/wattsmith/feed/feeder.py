@@ -22,7 +22,7 @@ from wattsmith.feed.pinning import Pinner, pin_device
 from wattsmith.feed.pool import member_of
 from wattsmith.feed.progress import Progress, Shard
 from wattsmith.feed.remote import LOCAL, Elsewhere
-from wattsmith.feed.reporting import Counts, FeedReport
+from wattsmith.feed.reporting import Counts, EnergyWindow, FeedReport, LiveLine, energy_of
 from wattsmith.feed.seeding import RunSeed, order_seed
 from wattsmith.feed.slots import Slots, memory_allowed_bytes
 from wattsmith.feed.source import Rotation, Samples, Source
@@ -46,6 +46,8 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     MEMORY_LIMIT_BYTES: what finished batches may take; None: a quarter of what is free.
     LEASE_S: after which a batch is given to another worker too; None: judged by how long others took.
     COPY_OUT: give batches memory of their own instead of views of reused slots.
+    WINDOW: of wattsmith.measure, around the training; `report()` then has its joules, and those spent waiting.
+    LIVE: show a line of the report on standard error, once in a second.
     SNAPSHOT_EVERY_N_STEPS: how often a dataset that has a state_dict is asked for it.
     MAX_WORKERS: of "auto"; None: as many as there are cores here. WATTS: what waiting and workers draw, for "auto".
     POOL: address of a pool that several jobs share (`wattsmith feed pool`); it is asked how many there may be.
@@ -80,6 +82,8 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
         memory_limit_bytes: int | None = None,
         lease_s: float | None = None,
         copy_out: bool = False,
+        window: EnergyWindow | None = None,
+        live: bool = False,
         max_workers: int | None = None,
         watts: Watts | None = None,
         pool: str | None = None,
@@ -133,6 +137,8 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
             copy_out=copy_out,
         )
         self._counts = Counts()
+        self._window = window
+        self._live = LiveLine() if live else None
         self._progress: Progress | None = None  # of the epoch that was begun last
         self._ahead: Progress | None = None  # of one that has been promised by state_dict and not begun
         self._loaded: dict[str, Any] | None = None
@@ -187,8 +193,8 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     def _passage(self, progress: Progress) -> Passage:
         progress.len_called = self._IterableDataset_len_called
         name = str(self.dataset) if progress.iterable else ""
-        tick = functools.partial(_tick, self._elastic, self._counts, weakref.ref(self))
-        return Passage(progress, self._counts, name, tick)
+        tick = functools.partial(_tick, self._elastic, self._live, self._counts, weakref.ref(self))
+        return Passage(progress, self._counts, name, tick, self._window)
 
     def _length(self) -> int | None:
         return None if self._iterable else len(self)
@@ -269,7 +275,8 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     def report(self) -> FeedReport:
         """What was delivered so far, how long the trainer waited, and what became of workers."""
         engine = None if self._engine is None else self._engine()
-        return self._counts.report(0 if engine is None or engine.closed else len(engine.workers))
+        workers = 0 if engine is None or engine.closed else len(engine.workers)
+        return self._counts.report(workers, *energy_of(self._window))
 
     def resize(self, workers: int) -> None:
         """Have so many workers from now on, in the middle of an epoch or before it."""
@@ -347,10 +354,14 @@ def _wraps(batch_sampler: Any, sampler: Any) -> bool:
     return isinstance(batch_sampler, BatchSampler) and batch_sampler.sampler is sampler
 
 
-def _tick(elastic: Elastic | None, counts: Counts, feeder: "weakref.ref[Feeder[Any]]") -> None:
-    if elastic is None:
+def _tick(elastic: Elastic | None, live: LiveLine | None, counts: Counts, feeder: "weakref.ref[Feeder[Any]]") -> None:
+    if elastic is None and live is None:
         return
     alive = feeder()
+    if live is not None and alive is not None:
+        live.show(alive.report)
+    if elastic is None:
+        return
     engine = None if alive is None or alive._engine is None else alive._engine()
     if engine is not None and not engine.closed:
         elastic.tick(engine, counts)

@@ -1,8 +1,9 @@
 """The two ways through an epoch: over workers, or in the trainer's own process."""
 
+import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from wattsmith.feed.engine import Engine
@@ -10,7 +11,7 @@ from wattsmith.feed.ledger import Item
 from wattsmith.feed.making import Maker, StreamEnd
 from wattsmith.feed.messages import Begin, Task
 from wattsmith.feed.progress import Progress
-from wattsmith.feed.reporting import Counts
+from wattsmith.feed.reporting import WAITING, Counts, EnergyWindow
 from wattsmith.feed.seeding import chance_of_its_own
 from wattsmith.feed.source import Rotation, Source
 
@@ -18,15 +19,28 @@ from wattsmith.feed.source import Rotation, Source
 class Passage:
     """What both ways have in common: counting, and a word when a dataset gives more than it said."""
 
-    def __init__(self, progress: Progress, counts: Counts, name: str, tick: Callable[[], None]) -> None:
+    def __init__(
+        self, progress: Progress, counts: Counts, name: str, tick: Callable[[], None], window: EnergyWindow | None
+    ) -> None:
         self.progress = progress
         self._counts = counts
         self._name = name
         self._tick = tick
+        self._window = window
         self._yielded = 0
 
-    def count(self, began_s: float) -> None:
-        self._counts.add_wait(began_s, time.perf_counter())
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The trainer waits for what is enclosed."""
+        began_s = time.perf_counter()
+        with contextlib.nullcontext() if self._window is None else self._window.phase(WAITING):
+            try:
+                yield
+            finally:
+                self._counts.add_wait(began_s, time.perf_counter())
+
+    def count(self) -> None:
+        """One more batch goes to the user."""
         self._counts.batches += 1
         self._yielded += 1
         said = self.progress.len_called
@@ -52,7 +66,8 @@ class PooledIterator:
     def begin(self, passage: Passage, length: int | None, source: Source, shared_seed: int | None) -> None:
         """Start on the epoch of PASSAGE, in the middle of another one or not."""
         self._passage, self._length = passage, length
-        self._engine.begin(passage.progress, source, shared_seed)
+        with passage.waiting():
+            self._engine.begin(passage.progress, source, shared_seed)
 
     def __iter__(self) -> "PooledIterator":
         return self
@@ -61,17 +76,16 @@ class PooledIterator:
         assert self._passage is not None
         if self._passage.progress.finished:
             raise StopIteration
-        began_s = time.perf_counter()
-        try:
-            _, arrived = self._engine.next()
-        except StopIteration:
+        with self._passage.waiting():
+            arrived = self._engine.next()
+            batch = None if arrived is None else self._engine.open(arrived)
+        if arrived is None:
             self._passage.progress.finished = True
             if not self._keep:
                 self._shutdown_workers()
-            raise
-        batch = self._engine.open(arrived)
+            raise StopIteration
         del arrived
-        self._passage.count(began_s)
+        self._passage.count()
         return batch
 
     def __len__(self) -> int:
@@ -114,29 +128,34 @@ class InlineIterator:
         return self
 
     def __next__(self) -> Any:
-        began_s = time.perf_counter()
-        while True:
-            item = None if self._passage.progress.finished else self._source.draw()
-            if item is None:
-                self._passage.progress.finished = True
-                raise StopIteration
-            if item.number in self._passage.progress.ahead and not self._passage.progress.iterable:
+        with self._passage.waiting():
+            found = self._next()
+        if found is None:
+            self._passage.progress.finished = True
+            raise StopIteration
+        self._passage.count()
+        return found[0]
+
+    def _next(self) -> tuple[Any] | None:
+        """The next batch, alone in a tuple; None: there is none."""
+        progress = self._passage.progress
+        while not progress.finished and (item := self._source.draw()) is not None:
+            if item.number in progress.ahead and not progress.iterable:
                 continue
             try:
                 batch = self._make(item)
             except StreamEnd:
-                self._passage.progress.note_end(item.shard, self._maker.snapshot(_task(item)))
+                progress.note_end(item.shard, self._maker.snapshot(_task(item)))
                 assert isinstance(self._source, Rotation)
                 self._source.end(item.shard)
                 continue
-            break
-        self._passage.progress.note(item, None, None)
-        if self._pin is not None:
-            from torch.utils.data._utils.pin_memory import pin_memory
+            progress.note(item, None, None)
+            if self._pin is not None:
+                from torch.utils.data._utils.pin_memory import pin_memory
 
-            batch = pin_memory(batch, self._pin)
-        self._passage.count(began_s)
-        return batch
+                batch = pin_memory(batch, self._pin)
+            return (batch,)
+        return None
 
     def __len__(self) -> int:
         if self._length is None:

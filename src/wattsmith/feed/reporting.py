@@ -1,7 +1,47 @@
 """What a Feeder has done so far, in figures."""
 
+import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from wattsmith.terms.energy import Window
+
+WAITING = "data"  # the phase of a window in which the trainer waits
+SHOWN_S = 1.0  # between two live lines
+
+
+class EnergyWindow(Protocol):
+    """A stretch of work that is being measured, such as `wattsmith.measure` opens."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]: ...
+
+    def so_far(self) -> Window | None: ...
+
+
+def energy_of(window: EnergyWindow | None) -> tuple[float | None, float | None]:
+    """Joules of WINDOW so far, and of those in which the trainer waited; None: not known."""
+    measured = None if window is None else window.so_far()
+    if measured is None or measured.energy_j is None:
+        return None, None
+    waited = [phase.energy_j for phase in measured.phases if phase.name == WAITING]
+    return measured.energy_j, sum(energy_j[one.domain] for energy_j in waited for one in measured.counted)
+
+
+class LiveLine:
+    """One line on standard error that is written over."""
+
+    def __init__(self) -> None:
+        self._shown_s = 0.0
+
+    def show(self, report: "Callable[[], FeedReport]") -> None:
+        now_s = time.monotonic()
+        if now_s - self._shown_s >= SHOWN_S:
+            self._shown_s = now_s
+            sys.stderr.write(f"\r\x1b[2K{report()}")
+            sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +94,6 @@ class Counts:
     lost: int = 0
     late: int = 0
     dropped: int = 0
-    _period: dict[str, float] = field(default_factory=dict)
 
     def add_made(self, made_s: float, blocked_s: float, size_bytes: int) -> None:
         self.made_s += made_s - blocked_s
