@@ -1,1 +1,1 @@
-"""Moves data: cuts data work from training work."""
+"""Moves data: batches for a trainer, from workers that may come and go."""
