@@ -184,6 +184,16 @@ class TestTiny:
             in failed(judge_tiny(write_new(tmp_path, 4), tmp_path, "x"))["Five measurements"]
         )
 
+    def test_a_stream_is_measured_once_and_told_as_power(self, tmp_path):
+        folder = tmp_path / "sww" / "energy"
+        folder.mkdir(parents=True)
+        (folder / "results.txt").write_text(
+            "Energy data for trial 0\n  Elapsed time  : 1200.0\n  Inferences    : 1\n  Total Energy  : 36000000.0 uJ\n"
+            "  Energy/Inf    : 36000000.0 uJ/inf\nMedian energy cost is 36000000.0 uJ/inf.\n"
+        )
+        report = judge_tiny(folder, tmp_path, "x")
+        assert (failed(report), report.figures["power_w"]) == ({}, 0.03)
+
     def test_copied_measurements_are_named(self, tmp_path):
         write_new(tmp_path)
         entries = json.loads((tmp_path / "results.json").read_text())

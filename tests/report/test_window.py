@@ -180,6 +180,15 @@ class TestTraining:
         energy = node_energy(NodeLog(start_s=0.0, stop_s=0.0, readings=each_second(100, 0, 10)), TEN)
         assert energy.summarised_j == 1000.0
 
+    def test_the_first_reading_holds_since_the_start_mark(self):
+        log = NodeLog(start_s=0.0, stop_s=10.0, readings=[(4.0, 50.0), *each_second(100, 5, 10)])
+        assert node_energy(log, TEN).summarised_j == 4 * 50 + 6 * 100
+
+    def test_lines_out_of_order_are_summed_as_they_stand_and_sorted_for_the_window(self):
+        readings = [(0.0, 1.0), (2.0, 100.0), (1.0, 100.0), *each_second(100, 3, 10)]
+        energy = node_energy(NodeLog(start_s=0.0, stop_s=10.0, readings=readings), TEN)
+        assert (energy.summarised_j, energy.in_window_j) == (1000.0, 1000.0)
+
     def test_readings_at_the_wall_are_converted(self):
         log = NodeLog(start_s=0.0, stop_s=10.0, readings=each_second(100, 0, 10), conversion_ratio=0.9)
         assert node_energy(log, TEN).summarised_j == pytest.approx(900.0)
@@ -205,8 +214,8 @@ class TestTiny:
     def test_windows_lie_between_every_second_pair_of_edges(self):
         assert edge_windows([0.0, 1.0, 11.0, 12.0, 22.0]) == [(2, 1.0, 11.0), (4, 12.0, 22.0)]
 
-    def test_without_the_edge_of_the_start_pairs_begin_at_once(self):
-        assert edge_windows([1.0, 11.0]) == [(1, 1.0, 11.0)]
+    def test_an_edge_without_a_partner_makes_no_window(self):
+        assert edge_windows([0.0, 1.0, 11.0, 12.0]) == [(2, 1.0, 11.0)]
 
     def test_samples_strictly_inside_are_added(self):
         # Four samples a second, of 1, 2, 3 … at 0, 0.25, 0.5 …; 0.25 and 1.0 lie on the edges.

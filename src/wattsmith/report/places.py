@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wattsmith.terms.errors import BadInput
 
+TINY_FILES = {"results.txt", "energy_results.txt"}
 SESSION_FILES = {"client.json", "server.json", "ptd_logs.txt"}
 
 
@@ -68,7 +69,7 @@ def _kind_of(here: Path, folders: set[str], files: set[str]) -> str | None:
         return "inference"
     if "power" in folders and any(name.startswith("result_") for name in files) and any(_run_folders(power)):
         return "training"
-    if "trace1-energy.bin" in files or ({"results.json", "results.txt"} <= files and here.name == "energy"):
+    if "trace1-energy.bin" in files or (here.name == "energy" and files & TINY_FILES):
         return "tiny"
     return None
 

@@ -256,18 +256,33 @@ class NodeLog:
 
     start_s: float | None
     stop_s: float | None
-    readings: Sequence[tuple[float, float]]
+    readings: Sequence[tuple[float, float]]  # in the order of the file
     conversion_ratio: float = 1.0  # of readings at the AC side; 1: measured behind the supplies
 
     @property
     def marked(self) -> LoadWindow | None:
-        """What the marks enclose; the whole log where the stop mark is missing, or not after the start mark."""
-        if self.start_s is not None and self.stop_s is not None and self.stop_s > self.start_s:
-            return LoadWindow(begin_s=self.start_s, end_s=self.stop_s)
-        times_s = [time_s for time_s, _ in self.readings]
-        if not times_s or not min(times_s) < max(times_s):
+        """What the marks enclose; up to the last reading where the stop mark is missing, or not after the other."""
+        if not self.readings:
             return None
-        return LoadWindow(begin_s=min(times_s), end_s=max(times_s))
+        begin_s = self.readings[0][0] if self.start_s is None else self.start_s
+        stopped = self.stop_s is not None and self.stop_s > begin_s
+        end_s = self.stop_s if stopped and self.stop_s is not None else self.readings[-1][0]
+        return LoadWindow(begin_s=begin_s, end_s=end_s) if begin_s < end_s else None
+
+    def summarised_j(self, run: LoadWindow) -> float | None:
+        """As the summariser has it: the mean over the marked log, in the order of the file, times the time of the run.
+
+        The first reading holds since the start mark, each other since the one before.
+        """
+        marked = self.marked
+        if marked is None:
+            return None
+        energy_j, before_s = 0.0, marked.begin_s
+        for time_s, power_w in self.readings:
+            if marked.begin_s <= time_s <= marked.end_s:
+                energy_j += power_w * round(time_s - before_s, 6)
+                before_s = time_s
+        return self.conversion_ratio * energy_j * run.duration_s / marked.duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,36 +307,21 @@ class NodeEnergy:
 
 def node_energy(log: NodeLog, run: LoadWindow) -> NodeEnergy:
     """Energy of one node for RUN, by readings times the time since the reading before."""
-    marked, readings = log.marked, log.readings
+    readings = sorted(log.readings)
     inside = [time_s for time_s, _ in readings if run.begin_s <= time_s <= run.end_s]
     first_s = readings[0][0] if readings else run.begin_s
     last_s = readings[-1][0] if readings else run.begin_s
     edges = [max(first_s, run.begin_s), *inside, min(last_s, run.end_s)]
-    covered_s = max(0.0, min(last_s, run.end_s) - max(first_s, run.begin_s))
+    energy_j, covered_s = held_energy_j(readings, run)
     return NodeEnergy(
-        summarised_j=_mean_times(readings, marked, marked, run, log.conversion_ratio),
-        in_window_j=_mean_times(readings, run, None, run, log.conversion_ratio),
+        summarised_j=log.summarised_j(run),
+        in_window_j=log.conversion_ratio * energy_j * run.duration_s / covered_s if covered_s > 0 else None,
         before_s=max(0.0, run.begin_s - first_s),
         after_s=max(0.0, last_s - run.end_s),
-        coverage_ratio=covered_s / run.duration_s,
+        coverage_ratio=max(0.0, min(last_s, run.end_s) - max(first_s, run.begin_s)) / run.duration_s,
         readings_inside=len(inside),
         largest_gap_s=max((b - a for a, b in pairwise(edges)), default=run.duration_s),
     )
-
-
-def _mean_times(
-    readings: Sequence[tuple[float, float]],
-    part: LoadWindow | None,
-    over: LoadWindow | None,
-    run: LoadWindow,
-    ratio: float,
-) -> float | None:
-    """Mean power in PART × run time. The mean is over the time of OVER; over the time with readings if that is None."""
-    if part is None:
-        return None
-    energy_j, covered_s = held_energy_j(readings, part)
-    time_s = over.duration_s if over is not None else covered_s
-    return None if covered_s <= 0 else ratio * energy_j * run.duration_s / time_s
 
 
 def held_energy_j(readings: Sequence[tuple[float, float]], part: LoadWindow) -> tuple[float, float]:
@@ -384,10 +384,9 @@ def training_score(runs: Sequence[RunEnergy], scaling_ratio: float = 1.0, drop: 
 def edge_windows(edges_s: Sequence[float]) -> list[tuple[int, float, float]]:
     """Number, begin and end of the scored windows: number k lies between the edges k and k + 1, for even k.
 
-    The first edge comes from the device's start. Without it, which an even number of edges tells, pairs begin at once.
+    The first edge comes from the device's start, and those between from the loading of the next input.
     """
-    first = 2 if len(edges_s) % 2 else 1
-    return [(number, edges_s[number - 1], edges_s[number]) for number in range(first, len(edges_s), 2)]
+    return [(number, edges_s[number - 1], edges_s[number]) for number in range(2, len(edges_s), 2)]
 
 
 def trace_energies(

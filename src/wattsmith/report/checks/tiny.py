@@ -24,6 +24,7 @@ from wattsmith.terms.errors import BadInput, BadTerm
 
 WINDOWS, LEAST_S = 5, 10.0
 AGREEMENT = 1e-3  # results.txt has three decimals, of a few tens of microjoules at times
+STREAMING = {"sww", "strm_ww"}
 TRIAL_RATE_HZ = 1000.0  # the MLCommons runner asks its monitors for this
 
 
@@ -48,6 +49,28 @@ class TinyEvidence:
     simulated: bool = False
     negative: int = 0
 
+    def file(self, name: str) -> Path:
+        """Some submitters put the kind of the run before the names of its files."""
+        other = self.folder / f"energy_{name}"
+        return other if other.exists() and not (self.folder / name).exists() else self.folder / name
+
+    @property
+    def old_runner(self) -> bool:
+        return self.layout == "EEMBC runner" or self.file("script.async").exists()
+
+    @property
+    def streaming(self) -> bool:
+        """Whether this is the wake word in a stream, which is measured once and told as mean power."""
+        return self.folder.resolve().parent.name in STREAMING
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean over the stream; None: there is none."""
+        windows = _energy_windows(self.said)
+        if not self.streaming or not windows or not windows[0].duration_s or windows[0].energy_j is None:
+            return None
+        return windows[0].energy_j / windows[0].duration_s
+
     @property
     def per_inference_j(self) -> list[float]:
         return [one.energy_j / one.inferences for one in self.measured if one.inferences]
@@ -65,12 +88,13 @@ def gather_tiny(folder: Path, root: Path) -> TinyEvidence:
     """Read a result. Never raises for what stands in the files."""
     found = TinyEvidence(folder=folder)
     names = ("results.txt", "trace1-energy.bin", "trace1-timestamps.json", "results.json", "log.txt")
-    there = [name for name in names if (folder / name).exists() and _inside(found, folder / name, root)]
+    there = [name for name in names if found.file(name).exists() and _inside(found, found.file(name), root)]
     try:
         if "log.txt" in there:
-            found.simulated = any(SIMULATED in line.text.lower() for line in lines_of(folder / "log.txt", "log.txt"))
+            log = lines_of(found.file("log.txt"), "log.txt")
+            found.simulated = any(SIMULATED in line.text.lower() for line in log)
         if "results.txt" in there:
-            found.said = read_results(folder / "results.txt", "results.txt")
+            found.said = read_results(found.file("results.txt"), "results.txt")
         if {"trace1-energy.bin", "trace1-timestamps.json"} <= set(there):
             found.layout = "EEMBC runner"
             _read_trace(found)
@@ -132,8 +156,9 @@ def _read_trials(found: TinyEvidence) -> None:
 
 
 def five_windows(found: TinyEvidence) -> Found:
-    count = len(_energy_windows(found.said))
-    return passed("5 measurements") if count == WINDOWS else failed(f"{count} measurements; {WINDOWS} are needed")
+    count, needed = len(_energy_windows(found.said)), 1 if found.streaming else WINDOWS
+    words = f"{count} measurements"
+    return passed(words) if count == needed else failed(f"{words}; {needed} are needed")
 
 
 def ten_seconds(found: TinyEvidence) -> Found:
@@ -199,10 +224,10 @@ def own_measurements(found: TinyEvidence) -> Found:
 
 def runner_log(found: TinyEvidence) -> Found:
     """Inferences as the runner logged its command, against what results.txt counts."""
-    log = found.folder / "log.txt"
+    log = found.file("log.txt")
     counts = {one.inferences for one in _energy_windows(found.said)}
-    if not log.is_file() or counts == {None}:
-        return Outcome.NO_EVIDENCE, "there is no log of the runner, or no count"
+    if not log.is_file() or counts == {None} or found.streaming:
+        return Outcome.NO_EVIDENCE, "there is no log of the runner, or no count in it"
     try:
         text = "\n".join(line.text for line in lines_of(log, "log.txt") if "infer" in line.text)
     except BadInput as wrong:
@@ -240,7 +265,9 @@ def judge_tiny(folder: Path, root: Path, place: str) -> Report:
     checks = []
     for name, (layer, look) in CHECKS.items():
         outcome, evidence = look(found)
-        checks.append(Check(name=name, layer=layer, outcome=outcome, evidence=evidence))
+        # Whoever checked results of the old runner did not look at number and length: five published ones are shorter.
+        shown = Layer.STRICT if found.old_runner and look in (five_windows, ten_seconds) else layer
+        checks.append(Check(name=name, layer=shown, outcome=outcome, evidence=evidence))
     stated = found.said.median_j if found.said else None
     return Report(
         place=place,
@@ -252,6 +279,7 @@ def judge_tiny(folder: Path, root: Path, place: str) -> Report:
             "windows": len(found.measured),
             "energy_per_inference_j": found.median_j if found.median_j is not None else stated,
             "stated_energy_per_inference_j": stated,
+            "power_w": found.power_w,
             "per_window_j": json.dumps(found.per_inference_j),
         },
         checks=tuple(checks),

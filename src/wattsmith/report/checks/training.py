@@ -179,7 +179,7 @@ def _node(found: TrainingEvidence, path: Path, window: LoadWindow | None) -> Nod
     log = NodeLog(
         start_s=marks.get("power_measurement_start"),
         stop_s=marks.get("power_measurement_stop"),
-        readings=sorted(readings) if backwards else readings,
+        readings=readings,
         conversion_ratio=ratio,
     )
     return Node(
@@ -221,7 +221,9 @@ def readable_files(found: TrainingEvidence) -> Found:
 
 def sampling(found: TrainingEvidence) -> Found:
     """At least one reading a second, and 60 of them, inside the run."""
-    gaps_s = [b - a for run in found.runs for node in run.nodes for (a, _), (b, _) in pairwise(node.log.readings)]
+    gaps_s = [
+        b - a for run in found.runs for node in run.nodes for (a, _), (b, _) in pairwise(sorted(node.log.readings))
+    ]
     energies = list(_energies(found))
     if not gaps_s or not energies:
         return failed("there are no readings")
