@@ -98,7 +98,7 @@ class Loop:
             batch = next(batches)
             waited_s += time.perf_counter() - asked_s
             done = learn(batch)
-            images += len(batch[-1])
+            images += self._scale.batch
             if before is not None:
                 before.synchronize()
             before = done

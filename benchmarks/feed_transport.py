@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from feeding.transports import TRANSPORTS, WORKERS
+from wattsmith import __version__
 
 HERE = Path(__file__).parent
 DTYPES = ("uint8", "float32")
@@ -74,12 +75,13 @@ def main() -> int:
 
 
 def describe() -> dict[str, str]:
-    versions = {name: metadata.version(name) for name in ("wattsmith", "torch", "ray") if _there(name)}
+    versions = {name: metadata.version(name) for name in ("torch", "ray") if _there(name)}
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
         "workers": str(WORKERS),
+        "wattsmith": __version__,
         **versions,
     }
 
