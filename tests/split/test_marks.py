@@ -140,13 +140,15 @@ def test_a_step_that_goes_another_way_by_the_number_of_texts_refuses_others():
         made(["a", "b", "c"], 0)
 
 
-def test_a_step_that_goes_another_way_by_the_length_of_texts_is_refused():
+def test_a_step_that_goes_another_way_by_the_length_of_texts_refuses_other_lengths():
     def step(texts):
         seen = tokens(texts)
         return words(seen).sum() * (2 if seen.shape[1] > 4 else 1)
 
-    with pytest.raises(NotSplittable, match="by a size that an opaque step makes"):
-        split(step, ["abcdefg", "ab"])
+    made = split(step, ["abcdefg", "ab"])
+    assert torch.equal(made(["abcdefghij"], 0), step(["abcdefghij"]))
+    with pytest.raises(NotSplittable, match=r"tokens gave a tensor with a size of 3.*sizes > 4"):
+        made(["abc"], 0)
 
 
 def test_what_is_no_tensor_is_for_opaque_steps_alone():

@@ -29,6 +29,8 @@ class Exporter:
         self.sizes = sizes
         self.made: list[tuple[OpaqueStep, list[tuple[str, Any]], Any]] = []
         self.batch_hint: int | None = None  # which hint stands for the number of samples
+        self._known_hints: dict[Any, int] = {}
+        self.conditions: dict[str, list[str]] = {}  # by the name of a size: what the trace takes for granted of it
         self.hints: list[int] = []  # one more input per size that opaque steps make: what it is worth
         self.plans = [self._plan(one, other) for one, other in self.calls]
         self.given: list[Any] = []  # the hints, as they are traced
@@ -43,20 +45,22 @@ class Exporter:
                 scales = len(small) == len(shape) and size == whole and small[at] == part
                 varies = one.step.ragged or len(small) != len(shape) or small[at] != size
                 if (at == 0 and scales) or (varies and size > 1):
-                    # The hint of a size is shared by all dimensions that are as long as the batch.
-                    dims.append(("hint", self._hint(size, shared=at == 0 and scales)))
+                    few = small[at] if len(small) == len(shape) else -1
+                    dims.append(("hint", self._hint(size, few, is_batch=at == 0 and scales)))
                 else:
                     dims.append(("fixed", size))
             plan.append(dims)
         return plan
 
-    def _hint(self, size: int, shared: bool) -> int:
-        if shared and self.batch_hint is not None:
-            return self.batch_hint
-        self.hints.append(size)
-        if shared:
-            self.batch_hint = len(self.hints) - 1
-        return len(self.hints) - 1
+    def _hint(self, size: int, few: int, is_batch: bool) -> int:
+        """The hint of a size that was SIZE with all samples and FEW with few; dimensions of one length share one."""
+        key = "batch" if is_batch else (size, few)
+        if key not in self._known_hints:
+            self._known_hints[key] = len(self.hints)
+            self.hints.append(size)
+        if is_batch:
+            self.batch_hint = self._known_hints[key]
+        return self._known_hints[key]
 
     def opaque(self, step: OpaqueStep, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         import torch
@@ -98,8 +102,15 @@ class Exporter:
         ]
         return list(zip(sizes, dtypes, strict=True))
 
-    def fixed(self, which: int) -> list[list[int | None]]:
-        return [[at if kind == "fixed" else None for kind, at in dims] for dims in self.plans[which]]
+    def fixed(self, which: int) -> list[list[int | str | None]]:
+        """For each tensor of opaque call WHICH its sizes: a number, None for the batch, a name for equal ones."""
+
+        def told(kind: str, at: int) -> int | str | None:
+            if kind == "fixed":
+                return at
+            return None if at == self.batch_hint else f"size {at}"
+
+        return [[told(kind, at) for kind, at in dims] for dims in self.plans[which]]
 
 
 def exported(
@@ -242,6 +253,7 @@ def _flat(
             attributes[at] = _constant(program.constants[spec.target], spec.target, named, roots, held)
         else:
             attributes[at] = Attribute(kind=OBJECT, value=program.constants.get(spec.target), name=spec.target)
+    guards = list(_conditions(program, exporter, len(kinds), batch_at))
     flattener = Flattener(attributes, users, kinds, exporter)
     graph = flattener.flattened(program.graph_module)
     sizes = [
@@ -249,7 +261,6 @@ def _flat(
         for node in program.graph.nodes
         if node.op == "placeholder" and node.name in users[: len(kinds)]
     ]
-    guards = list(_conditions(program, exporter, len(kinds), batch_at))
     return Traced(
         tracer="torch.export",
         graph=graph,
@@ -298,13 +309,16 @@ def _conditions(program: Any, exporter: Exporter, inputs: int, batch_at: int | N
                 continue
             if at == exporter.batch_hint and batch_at is not None:
                 guard = guard.replace(hint, f"L['given'][{batch_at}]")
-            elif not ONE_IS_SPECIAL.search(guard):
+            elif ONE_IS_SPECIAL.search(guard):
+                break
+            elif "L[" not in (alone := guard.replace(f"{hint}.size()[0]", "it")):
+                exporter.conditions.setdefault(f"size {at}", []).append(alone)  # checked when the opaque step has run
+                break
+            else:
                 raise NotSplittable(
                     f"the step goes another way by a size that an opaque step makes ({guard.replace(hint, 'it')}). Let "
                     "the opaque step give tensors of one size, or write the step so that sizes do not decide."
                 )
-            else:
-                break
         else:
             yield guard
 

@@ -176,7 +176,7 @@ class Flattener:
     def _opaque(self, node: Any, known: dict[Any, Any]) -> Any:
         values, _, numbers, which = node.args
         step, layout, form = self._exporter.made[which]
-        call = OpaqueCall(step, layout, form, self._exporter.fixed(which))
+        call = OpaqueCall(step, layout, form, self._exporter.fixed(which), self._exporter.conditions)
         ready = [self._ready(known, one) for one in values], [self._ready(known, one) for one in numbers]
         made = self.graph.call_function(call, ready)
         made.meta["opaque"] = step.__name__

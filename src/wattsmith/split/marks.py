@@ -208,12 +208,16 @@ def put_together(form: Any, leaves: list[Any]) -> Any:
 class OpaqueCall:
     """One call of an opaque step in a data half: values of the graph go in, a list of tensors comes out."""
 
-    def __init__(self, step: OpaqueStep, layout: list[tuple[str, Any]], form: Any, fixed: list[Any]) -> None:
+    def __init__(
+        self, step: OpaqueStep, layout: list[tuple[str, Any]], form: Any, fixed: list[Any], conditions: Any
+    ) -> None:
         """LAYOUT: for each argument "value", "number" and which one, or "constant" and what it is worth.
 
-        FIXED: for each tensor that comes out, its sizes, where None is one that may change.
+        FIXED: for each tensor that comes out, its sizes: a number, None for any, a name for those that must be equal.
+        CONDITIONS: by such a name, what must hold for `it`.
         """
         self.step, self.layout, self.form, self.fixed = step, layout, form, fixed
+        self.conditions = {name: list(texts) for name, texts in conditions.items()}
         self.__name__ = self.__qualname__ = f"opaque {step.__name__}"
 
     def __call__(self, values: list[Any], numbers: list[Any]) -> list[Any]:
@@ -223,13 +227,31 @@ class OpaqueCall:
         leaves = [what if kind == "constant" else given[kind][what] for kind, what in self.layout]
         args, named = put_together(self.form, leaves)
         tensors = tree_leaves(self.step.run(*args, **named))
+        known: dict[str, int] = {}
         for tensor, sizes in zip(tensors, self.fixed, strict=True):
-            self._check(tuple(tensor.shape), sizes)
+            self._check(tuple(tensor.shape), sizes, known)
+        for name, size in known.items():
+            for text in self.conditions.get(name, ()):
+                self._check_condition(text, size)
         return list(tensors)
 
-    def _check(self, shape: tuple[int, ...], sizes: list[int | None]) -> None:
-        if len(shape) != len(sizes) or any(w is not None and w != g for w, g in zip(sizes, shape, strict=True)):
-            wanted = "×".join("any" if one is None else str(one) for one in sizes)
+    def _check_condition(self, text: str, size: int) -> None:
+        from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+        if not eval(text, {"__builtins__": {}, **SYMPY_INTERP}, {"it": size}):
+            raise NotSplittable(
+                f"the opaque step {self.step.__name__} gave a tensor with a size of {size}, and the trace holds for "
+                f"{text.replace('it', 'sizes', 1)}: it goes another way for others. Let it give tensors of such sizes."
+            )
+
+    def _check(self, shape: tuple[int, ...], sizes: list[int | str | None], known: dict[str, int]) -> None:
+        """KNOWN: sizes by name that were seen so far, and must be the same again."""
+
+        def fits(want: int | str | None, got: int) -> bool:
+            return want is None or got == (known.setdefault(want, got) if isinstance(want, str) else want)
+
+        if len(shape) != len(sizes) or not all(fits(want, got) for want, got in zip(sizes, shape, strict=True)):
+            wanted = "×".join("any" if one is None else str(known.get(str(one), one)) for one in sizes)
             raise NotSplittable(
                 f"the opaque step {self.step.__name__} gave a tensor of {'×'.join(map(str, shape))} where the step was "
                 f"cut with {wanted}. If its sizes change from batch to batch, mark it @wattsmith.opaque(ragged=True)."
