@@ -27,6 +27,7 @@ from wattsmith.report.checks.official import official_checks
 from wattsmith.report.checks.rounds import ROUNDS, round_called, round_of, sources_digest
 from wattsmith.report.checks.strict_records import strict_checks
 from wattsmith.report.formats.ptd_log import ptd_line
+from wattsmith.report.formats.spl import merged
 from wattsmith.report.formats.stamps import stamp
 from wattsmith.terms.errors import BadInput
 
@@ -261,6 +262,16 @@ class TestStrict:
         lines = [two_channels(time_s, 200.0).line.replace("Ch2,Watts,100.0", "Ch2,Watts,10.0") for time_s in times]
         spoil(folder, "run_1/spl.txt", lambda _: "".join(lines))
         assert "the channels do not make the sum" in failures(folder)["Watts against volts and amps"]
+
+    def test_two_meters_are_judged_by_their_sum(self, folder):
+        for phase, run in (("ranging", "ranging"), ("testing", "run_1")):
+            both = merged([spl_of(phase), spl_of(phase)])
+            (folder / run / "spl.txt").write_text("".join(sample.line for sample in both))
+        log = folder / "power" / "ptd_logs.txt"
+        log.write_text(log.read_text() * 2)  # of one daemon after the other
+        write_descriptors(folder, server={"ptd_config": [{"device_type": 49}] * 2})
+        assert failures(folder, ROUNDS["v4.1"]) == {}
+        assert "400.0000 W" in outcome(folder, "Samples against the daemon's average")[1]
 
     def test_a_clock_that_was_stepped_is_a_remark(self, folder):
         for side in ("client", "server"):

@@ -84,6 +84,11 @@ class Evidence:
         said = self.server.identities if self.server is not None else ()
         return any(SIMULATED in one.lower() for one in said) or (self.ptd is not None and self.ptd.simulated)
 
+    @property
+    def meters(self) -> int:
+        """How many power analyzers there were, each with a daemon of its own."""
+        return max(1, len(self.server.analyzers)) if self.server is not None else 1
+
     def problem(self, *paths: str) -> str | None:
         """Why one of these files could not be read; None: all could."""
         return next((self.problems[path] for path in paths if path in self.problems), None)

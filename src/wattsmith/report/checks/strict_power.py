@@ -1,5 +1,7 @@
 """The strict layer, first half: what the samples themselves can prove."""
 
+from dataclasses import replace
+
 from wattsmith.report.checks.evidence import PHASE_OF, RUNS, Evidence
 from wattsmith.report.checks.findings import Outcome
 from wattsmith.report.checks.official import Found, failed, passed, remark
@@ -13,6 +15,7 @@ LARGEST_GAP_S = 2.0
 OLD_AVERAGE_LIMIT = 0.005  # real sessions up to v3.0 differ by 0.41 % at most: the daemon ran on a little
 NEW_AVERAGE_LIMIT = 1e-5  # from v4.0 on the log is what the daemon gave, to the last digit
 PRODUCT_LIMIT = 0.02
+MERGED = "the logs of several meters were merged, and their messages do not tell whose they are"
 
 
 def no_evidence(why: str) -> Found:
@@ -97,12 +100,13 @@ def daemon_average(found: Evidence) -> Found:
     """The mean of spl.txt against the average that the daemon wrote to its own log."""
     if found.ptd is None:
         return no_evidence("the daemon's log is missing")
-    limit = NEW_AVERAGE_LIMIT if _has_replies(found) else OLD_AVERAGE_LIMIT
+    # Several meters are merged line by line, and what one has more is dropped; so their sum is not exact.
+    limit = NEW_AVERAGE_LIMIT if _has_replies(found) and found.meters == 1 else OLD_AVERAGE_LIMIT
     words = []
     for run in RUNS:
-        spl, said = found.runs[run].spl, found.ptd.averages.get(PHASE_OF[run])
+        spl, said = found.runs[run].spl, _averages(found, PHASE_OF[run])
         if said is None:
-            return no_evidence(f"the daemon's log has no averages of {PHASE_OF[run]}")
+            return no_evidence(f"the daemon's log has no averages of {PHASE_OF[run]}, or not of every meter")
         if spl is None or spl.mean_w is None:
             return failed(found.problem(f"{run}/spl.txt") or f"{run}/spl.txt has no valid sample")
         apart = abs(spl.mean_w / said.mean_w - 1) if said.mean_w > 0 else float("inf")
@@ -110,6 +114,15 @@ def daemon_average(found: Evidence) -> Found:
         if apart > limit or abs(spl.count - said.samples) > max(3.0, FEW * said.samples):
             return failed(f"{words[-1]} samples: {apart:.3%} apart, {limit:.3%} allowed")
     return passed("; ".join(words))
+
+
+def _averages(found: Evidence, phase: str) -> Averages | None:
+    """What the daemons counted themselves, added up over the meters; None: one of them is missing."""
+    said = [] if found.ptd is None else found.ptd.averages[phase]
+    if len(said) < found.meters:
+        return None
+    mine = said[: found.meters]
+    return replace(mine[0], mean_w=sum(one.mean_w for one in mine), valid=min(one.valid for one in mine))
 
 
 def _has_replies(found: Evidence) -> bool:
@@ -122,14 +135,16 @@ def watts_replies(found: Evidence) -> Found:
         return no_evidence("the daemon was not asked; the workflow does so since v4.0")
     if found.ptd is None:
         return no_evidence("the daemon's log is missing")
-    averages, phase = found.ptd.averages, None
+    if found.meters > 1:
+        return no_evidence(MERGED)
+    phase = None
     compared = 0
     for one in found.server.ptd_messages:
         if one.command.startswith("Go,"):
             phase = "testing" if one.command.endswith("_testing") else "ranging"
         if one.command != "Watts" or phase is None:
             continue
-        reply, said = watts_reply(one.reply), averages.get(phase)
+        reply, said = watts_reply(one.reply), _averages(found, phase)
         if reply is None:
             return failed(f"an answer to Watts cannot be read: {one.reply!r}")
         if said is not None and _differ(reply, said):
@@ -151,6 +166,8 @@ def _differ(reply: Averages, said: Averages) -> bool:
 def echoed_samples(found: Evidence) -> Found:
     """The samples that the daemon's log repeats since v4.0, one by one, against spl.txt."""
     ptd = found.ptd
+    if found.meters > 1:
+        return no_evidence(MERGED)
     echoes = [] if ptd is None else [one for one in ptd.echoes if one.count]
     if len(echoes) < 2:
         return no_evidence("the daemon's log does not repeat the samples; it does so since v4.0")
@@ -202,6 +219,9 @@ def meter_ranges(found: Evidence) -> Found:
             value = float(text)
         except ValueError:
             return failed(f"the test ran with the {name} range {text!r}; it must be fixed to what ranging found")
+        if found.meters > 1:
+            words.append(f"{name} {value:.4g}")
+            continue  # each meter has a range of its own, and the messages do not tell whose this is
         least, most = _allowed(spl, letter, ratio)
         words.append(f"{name} {value:.4g}, ranging found {most / ratio:.4g}")
         if not value >= least * 0.995:

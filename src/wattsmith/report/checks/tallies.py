@@ -14,6 +14,7 @@ from wattsmith.report.formats.spl import SplSample
 from wattsmith.report.window import LoadWindow, WindowTally
 
 _LEVEL = re.compile(r"(WARNING|ERROR):")
+MOST_METERS = 64
 EDGE_S = 0.8  # of the window, where a sample may belong to the time outside
 LEAST_PRODUCT_W = 5.0  # below, rounded volts, amps and PF say too little about watts
 
@@ -154,7 +155,7 @@ class PtdTally:
         self._marks = {f"Go with mark '{session}_{phase}'": phase for phase in ("ranging", "testing")}
         self.began_s: dict[str, float] = {}
         self.ended_s: dict[str, float] = {}
-        self.averages: dict[str, Averages] = {}
+        self.averages: dict[str, list[Averages]] = {"ranging": [], "testing": []}  # one of each meter
         self.echoes: list[Echo] = []
         self.ranges: dict[str, dict[str, str]] = {"ranging": {}, "testing": {}}  # as last set before each began
         self._ranges: dict[str, str] = {}
@@ -215,8 +216,8 @@ class PtdTally:
         elif "Uncertainty checking for Yokogawa" in text and "is activated" in text:
             self.activated = self.activated or (time_s, number)
         elif (averages := averages_in(text)) is not None:
-            if self._phase is not None:
-                self.averages.setdefault(self._phase, averages)
+            if self._phase is not None and len(self.averages[self._phase]) < MOST_METERS:
+                self.averages[self._phase].append(averages)
         elif (changed := range_in(text)) is not None:
             self._ranges[changed[0]] = changed[1]
         elif text.startswith("Analyzer identity response"):
