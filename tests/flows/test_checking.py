@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from tests.report.session_folder import SOURCES_FAIL, write_session
@@ -90,14 +91,27 @@ def test_a_file_of_two_gigabytes_is_refused_and_named(session, tmp_path):
     assert "refused: it has 2147483648 bytes" in reasons["The daemon's whole log"]
 
 
-def test_one_recording_of_several_scenarios_is_usual_and_of_several_systems_is_not(session, tmp_path):
-    for parts in (("x", "bert", "offline"), ("x", "bert", "singlestream"), ("y", "bert", "offline")):
-        place(session, tmp_path, *parts)
+def test_one_recording_may_serve_scenarios_and_systems_of_one_submitter_alone(session, tmp_path):
+    for system in ("edge", "datacenter"):
+        for scenario in ("offline", "singlestream"):
+            place(session, tmp_path, "closed", "Acme", "results", system, "bert", scenario)
     (shared,) = check(tmp_path).shared
-    assert (len(shared.places), shared.plausible, shared.session) == (3, False, "2024-02-20_10-00-00")
-    shutil.rmtree(tmp_path / "y")
+    assert (len(shared.places), shared.systems, shared.submitters) == (4, 2, 1)
+    place(session, tmp_path, "closed", "Other", "results", "mine", "bert", "offline")
     (shared,) = check(tmp_path).shared
-    assert shared.plausible
+    assert (shared.submitters, shared.session) == (2, "2024-02-20_10-00-00")
+
+
+def test_a_recording_that_two_submitters_have_is_rejected_by_the_strict_layer(tmp_path):
+    for name in ("Acme", "Other"):
+        folder = tmp_path / "closed" / name / "results" / "x" / "kws" / "offline" / "performance"
+        write_session(folder)
+    checked = check(tmp_path)
+    (own, _) = checked.reports
+    clean = replace(own, checks=())
+    assert own.place in checked.shared[0].places
+    assert checked.verdict(clean) is Verdict.REJECTED
+    assert replace(checked, layer=Layer.OFFICIAL).verdict(clean) is Verdict.ACCEPTED
 
 
 def test_many_results_are_checked_by_several_processes_with_the_same_outcome(session, tmp_path):

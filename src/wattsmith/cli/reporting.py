@@ -100,9 +100,10 @@ def _print(checked: Checked, *, every: bool) -> None:
     for link in checked.leaving:
         console.print(f"not followed: {escape(link)} leads out of the folder")
     for recording in checked.shared:
-        if not recording.plausible:
+        if recording.systems > 1:
+            whose = "submitters" if recording.submitters > 1 else "systems"
             places = escape(", ".join(recording.places))
-            console.print(f"[bold]one recording, several systems[/bold] {recording.session}: {places}")
+            console.print(f"[bold]one recording, several {whose}[/bold] {recording.session}: {places}")
     if not single:
         _print_summary(console, checked)
 
@@ -153,7 +154,7 @@ def _print_summary(console: Console, checked: Checked) -> None:
         f"[bold]{len(checked.reports)} results[/bold]: {counts.get(Verdict.ACCEPTED, 0)} accepted, "
         f"{counts.get(Verdict.REJECTED, 0)} rejected, by the {checked.layer.value} checks"
     )
-    usual = sum(one.plausible for one in checked.shared)
+    usual = sum(one.systems == 1 for one in checked.shared)
     if usual:
         console.print(f"{usual} recordings serve several results of one system, as when a scenario is inferred")
     for name, count in checked.reasons.items():

@@ -27,7 +27,8 @@ class Shared:
 
     places: tuple[str, ...]
     session: str
-    plausible: bool  # the same system, as when one scenario is inferred from another
+    systems: int  # 1: as when a scenario is inferred from another, or two accuracies use one run
+    submitters: int  # 1: the same hardware may stand in two categories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +43,9 @@ class Checked:
     inner_links: tuple[str, ...]
 
     def verdict(self, report: Report) -> Verdict:
-        """Of one report. In the strict layer, a recording that also belongs to another system counts against it."""
+        """Of one report. In the strict layer, a recording that another submitter has too counts against it."""
         stolen = self.layer is Layer.STRICT and any(
-            report.place in one.places for one in self.shared if not one.plausible
+            report.place in one.places for one in self.shared if one.submitters > 1
         )
         return Verdict.REJECTED if stolen else report.verdict(self.layer)
 
@@ -111,7 +112,7 @@ def _judged(places: Sequence[Place], root: Path, round_name: str | None, jobs: i
 
 
 def _shared(reports: Sequence[Report]) -> Iterator[Shared]:
-    """Recordings that more than one result rests on. Sharing is usual within a system, and nowhere else."""
+    """Recordings that more than one result rests on. Sharing is usual within a system."""
     by_samples: dict[str, list[Report]] = defaultdict(list)
     for report in reports:
         if "run_1/spl.txt" in report.fingerprints:
@@ -121,7 +122,8 @@ def _shared(reports: Sequence[Report]) -> Iterator[Shared]:
             yield Shared(
                 places=tuple(report.place for report in same),
                 session=same[0].fingerprints.get("session", "").partition(" ")[0],
-                plausible=len({_system_of(report.place) for report in same}) == 1,
+                systems=len({_system_of(report.place) for report in same}),
+                submitters=len({_submitter_of(report.place) for report in same}),
             )
 
 
@@ -129,6 +131,12 @@ def _system_of(place: str) -> str:
     """What stands before benchmark, scenario and "performance" in a path."""
     parts = place.split("/")
     return "/".join(parts[:-3] if parts[-1] == "performance" else parts[:-2])
+
+
+def _submitter_of(place: str) -> str:
+    """What stands right before "results" in a path of the official layout; "" in another layout."""
+    parts = place.split("/")
+    return parts[parts.index("results") - 1] if "results" in parts[1:] else ""
 
 
 def as_json(checked: Checked) -> dict[str, object]:
@@ -142,7 +150,13 @@ def as_json(checked: Checked) -> dict[str, object]:
         "links_not_followed": list(checked.leaving),
         "links_inside": list(checked.inner_links),
         "shared_recordings": [
-            {"places": list(one.places), "session": one.session, "plausible": one.plausible} for one in checked.shared
+            {
+                "places": list(one.places),
+                "session": one.session,
+                "systems": one.systems,
+                "submitters": one.submitters,
+            }
+            for one in checked.shared
         ],
         "results": [_report_json(checked, report) for report in checked.reports],
     }
