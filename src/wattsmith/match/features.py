@@ -31,31 +31,38 @@ def fingerprint_of(telemetry: Telemetry) -> Fingerprint:
     stretches = stretches_of(clean)
     steady = _settled([one for one in stretches if one.kind == "steady"])
     period_s = _period_s(clean, steady)
-    means = {name: _mean(within(one.time_s, one.values, steady)[1]) for name, one in clean.series.items()}
-    steps_per_s = clean.steps_per_s or _rate(clean, "steps", steady)
-    features: dict[str, float | None] = dict.fromkeys(FEATURES, None) | _power(clean, steady)
+    features = features_in(clean, steady)
+    if period_s is not None:
+        features["period"] = math.log10(period_s)
+    power = clean.series.get("power_w")
+    return Fingerprint(
+        features=features,
+        period_s=period_s,
+        power_w=None if power is None else _mean(within(power.time_s, power.values, steady)[1]),
+        steps_per_s=clean.steps_per_s or _rate(clean, "steps", steady),
+        stretches=stretches,
+        duration_s=sum(one.duration_s for one in steady),
+        notes=clean.notes,
+    )
+
+
+def features_in(clean: Telemetry, parts: Sequence[Stretch]) -> dict[str, float | None]:
+    """The features of some PARTS of a trace that was cleaned, all but the period."""
+    means = {name: _mean(within(one.time_s, one.values, parts)[1]) for name, one in clean.series.items()}
+    steps_per_s = clean.steps_per_s or _rate(clean, "steps", parts)
+    features: dict[str, float | None] = dict.fromkeys(FEATURES, None) | _power(clean, parts)
     features |= {
         "busy": means.get("busy_ratio"),
         "memory_busy": means.get("memory_busy_ratio"),
         "memory_used": _over(means.get("memory_used_bytes"), clean.memory_bytes),
         "clock": _over(means.get("clock_hz"), clean.max_clock_hz),
-        "period": None if period_s is None else math.log10(period_s),
         "progress": None if not steps_per_s else math.log10(steps_per_s),
-        "per_cycle": _over(_rate(clean, "instructions", steady), _rate(clean, "cycles", steady)),
+        "per_cycle": _over(_rate(clean, "instructions", parts), _rate(clean, "cycles", parts)),
     }
     features |= {name.removesuffix("_ratio"): means.get(name) for name in ACTIVITIES}
     if clean.structure is not None:
         features |= layer_features(clean.structure)
-    power_w = means.get("power_w")
-    return Fingerprint(
-        features=features,
-        period_s=period_s,
-        power_w=power_w,
-        steps_per_s=steps_per_s,
-        stretches=stretches,
-        duration_s=sum(one.duration_s for one in steady),
-        notes=clean.notes,
-    )
+    return features
 
 
 def layer_features(structure: Structure) -> dict[str, float | None]:

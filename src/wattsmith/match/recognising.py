@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wattsmith.match.curves import FEWEST_CURVES, curve_book, guess_response
+from wattsmith.match.features import POWER
 from wattsmith.match.nearness import Scale, distances, scale_of
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.telemetry import ACTIVITIES, Benchmark, FamilyGuess, Fingerprint, Match, Neighbour, Probe
@@ -24,6 +25,8 @@ SOFTEN = 0.1  # of the usual distance, so that one that is right on does not dro
 MOVING = ("power_mean", "power_p5", "power_p50", "power_p95")  # with the clock
 ROOTED = tuple(name.removesuffix("_ratio") for name in ACTIVITIES)  # small shares differ more than large ones
 FEWEST_FEATURES = 2
+ENOUGH_COUNTERS = 3
+BLURRING = (*POWER, "busy", "memory_busy")
 STEADY = 0.05  # of a feature's variance over programs: what scatters less than that is steady enough
 FEWEST_MEMBERS = 8  # of a family, before its own spread says how far is far
 
@@ -126,6 +129,16 @@ def shared_names(points: Sequence[Benchmark], features: Mapping[str, float | Non
     return tuple(found)
 
 
+def telling_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of NAMES that tell programs apart best. The clock is a setting, not a trait of a program; and where
+    activity is counted, power and utilisation only blur it, above all at another setting.
+    """
+    kept = [name for name in names if name not in ("clock", "memory_clock")]
+    if sum(name in ROOTED for name in kept) >= ENOUGH_COUNTERS:
+        kept = [name for name in kept if name not in BLURRING]
+    return tuple(kept)
+
+
 def recognise(
     points: Sequence[Benchmark],
     fingerprint: Fingerprint,
@@ -137,9 +150,7 @@ def recognise(
     simulated: bool = False,
 ) -> Match:
     """What FINGERPRINT, taken at SETTING, is most like among POINTS; refused when nothing is near."""
-    names = shared_names(points, fingerprint.features)
-    # The clock is a setting, not a trait of a program.
-    names = tuple(name for name in names if name not in ("clock", "memory_clock"))
+    names = telling_names(shared_names(points, fingerprint.features))
     if len(names) < FEWEST_FEATURES:
         raise BadInput(
             f"the telemetry and the record share {len(names)} features ({', '.join(names) or 'none'}); at least "

@@ -13,8 +13,11 @@ from wattsmith.terms.telemetry import Stretch, Telemetry
 GRID = 400  # moments that a trace is looked at; finer cuts tell nothing more
 SHORTEST_S = 1.0  # a stretch
 PRICE = 8.0  # of a cut, in units of noise times the logarithm of the moments
+ALIKE = 0.1  # by which parts that do the same thing may differ
 IDLE_BELOW = 0.15  # of the way from the lowest to the highest mean power, where nothing is busy
-WATCHED = ("power_w", "busy_ratio", "sm_ratio", "dram_ratio", "memory_busy_ratio")
+WATCHED = ("power_w", "engine_ratio", "busy_ratio", "sm_ratio", "dram_ratio", "memory_busy_ratio")
+WORKING = ("engine_ratio", "sm_ratio", "busy_ratio")  # the first of them that is there tells idle from busy
+IDLE_ACTIVITY = 0.05
 
 
 def stretches_of(telemetry: Telemetry) -> tuple[Stretch, ...]:
@@ -33,6 +36,20 @@ def stretches_of(telemetry: Telemetry) -> tuple[Stretch, ...]:
     bounds_s = [float(at_s[min(edge, GRID - 1)]) for edge in edges]
     parts = list(pairwise(bounds_s))
     return _named(telemetry, parts)
+
+
+def worked_between_s(telemetry: Telemetry) -> tuple[float, float]:
+    """From when to when the device worked: by its activity where that is known, else by the parts of its power."""
+    for name in WORKING:
+        if name in telemetry.series:
+            series = telemetry.series[name]
+            active_s = [
+                time_s for time_s, value in zip(series.time_s, series.values, strict=True) if value > IDLE_ACTIVITY
+            ]
+            if active_s:
+                return active_s[0], active_s[-1]
+    busy = [one for one in stretches_of(telemetry) if one.kind != "idle"]
+    return busy[0].begin_s, busy[-1].end_s
 
 
 def cuts(rows: Any, least: int, price: float = PRICE) -> list[int]:
@@ -97,31 +114,40 @@ def _scaled(row: Any) -> Any:
 
 
 def _named(telemetry: Telemetry, parts: Sequence[tuple[float, float]]) -> tuple[Stretch, ...]:
+    name = next((one for one in WATCHED if one in telemetry.series), next(iter(telemetry.series)))
+    levels = _levels(telemetry, name, parts)
+    busy = _busy(telemetry, levels, parts)
+    steady = max(busy or range(len(parts)), key=lambda place: parts[place][1] - parts[place][0])
+    alike = [abs(level - levels[steady]) <= ALIKE * max(abs(levels[steady]), 1e-12) for level in levels]
+    kinds = [
+        "steady" if place == steady or (alike[place] and place in busy) else "other" if place in busy else "idle"
+        for place in range(len(parts))
+    ]
+    for place in range(kinds.index("steady")):
+        kinds[place] = "load" if kinds[place] == "other" else kinds[place]
+    return tuple(
+        Stretch(begin_s=begin_s, end_s=end_s, power_w=level if name == "power_w" else None, kind=kind)
+        for (begin_s, end_s), level, kind in zip(parts, levels, kinds, strict=True)
+    )
+
+
+def _levels(telemetry: Telemetry, name: str, parts: Sequence[tuple[float, float]]) -> list[float]:
+    """The mean of a channel in each part; 0 where it has no value."""
     import numpy as np
 
-    name = next((one for one in WATCHED if one in telemetry.series), next(iter(telemetry.series)))
     series = telemetry.series[name]
     times, values = np.asarray(series.time_s), np.asarray(series.values)
-    levels = [float(np.mean(values[(times >= a) & (times <= b)])) if np.any((times >= a) & (times <= b)) else 0.0
-              for a, b in parts]  # fmt: skip
-    lowest, highest = float(np.min(values)), max(levels)
-    idle_below = lowest + IDLE_BELOW * (highest - lowest)
-    busy = [place for place, level in enumerate(levels) if level > idle_below or len(parts) == 1]
-    steady = max(busy or range(len(parts)), key=lambda place: parts[place][1] - parts[place][0])
-    first_steady = steady
-    kinds = []
-    for place, level in enumerate(levels):
-        alike = abs(level - levels[steady]) <= 0.1 * max(abs(levels[steady]), 1e-12)
-        if place == steady or (alike and place in busy):
-            kinds.append("steady")
-            first_steady = min(first_steady, place)
-        else:
-            kinds.append("idle" if place not in busy else "other")
-    for place in range(first_steady):
-        if kinds[place] == "other":
-            kinds[place] = "load"
-    power = telemetry.series.get("power_w")
-    return tuple(
-        Stretch(begin_s=a, end_s=b, power_w=None if power is None else level if name == "power_w" else None, kind=kind)
-        for (a, b), level, kind in zip(parts, levels, kinds, strict=True)
-    )
+    inside = [values[(times >= begin_s) & (times <= end_s)] for begin_s, end_s in parts]
+    return [float(one.mean()) if len(one) else 0.0 for one in inside]
+
+
+def _busy(telemetry: Telemetry, levels: Sequence[float], parts: Sequence[tuple[float, float]]) -> list[int]:
+    """The parts in which the device worked: by its activity where that is known, else by what it drew."""
+    working = next((one for one in WORKING if one in telemetry.series), None)
+    if working is not None:
+        active = _levels(telemetry, working, parts)
+        found = [place for place, level in enumerate(active) if level > IDLE_ACTIVITY]
+        if found:
+            return found
+    idle_below = min(levels) + IDLE_BELOW * (max(levels) - min(levels))
+    return [place for place, level in enumerate(levels) if level > idle_below] or list(range(len(parts)))

@@ -1,0 +1,1 @@
+"""Parts of match_accuracy.py."""
