@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from wattsmith.report.formats.mllog import LogEvent, loadgen_line, log_events
-from wattsmith.report.formats.stamps import stamp
+from wattsmith.report.formats.stamps import stamp, stamp_s
 from wattsmith.report.window import SAMPLES_OF_MULTISTREAM, Scenario
 from wattsmith.terms.errors import BadInput, CommandNotStarted, ExtraNeeded
 
@@ -23,7 +23,8 @@ Work = Callable[[Sequence[int]], None]  # does the samples of these numbers, and
 DETAIL, SUMMARY = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
 NOT_LOADGEN = "wattsmith's own generator; this is not LoadGen"
 LIBRARY = 1024  # samples to choose from
-PROBE_S = 0.25  # how long the rate of Offline work is tried before it is asked for
+PROBE_S = (0.25, 2.0)  # how long the rate of Offline work is tried before it is asked for, at least and at most
+TRIES = 4  # of a load that turned out too short
 SLACK = 1.3  # how much more Offline work is asked for than the rate found would need
 
 
@@ -55,6 +56,7 @@ class Loaded:
     generator: str
     is_loadgen: bool
     valid: bool  # as the generator itself judges
+    window_s: float
     samples_hz: float | None  # None: the scenario has no such result
 
 
@@ -71,11 +73,18 @@ def generate(work: Work, plan: LoadPlan, folder: Path, *, use_loadgen: bool) -> 
     folder.mkdir(parents=True, exist_ok=True)
     guarded = _Guarded(work)
     if plan.scenario is Scenario.OFFLINE and plan.rate_hz is None:
-        plan = dataclasses.replace(plan, rate_hz=_rate_hz(work, plan.batch))
-    (_run_loadgen if use_loadgen else _run_own)(guarded, plan, folder)
-    if guarded.failed is not None:
-        raise guarded.failed
-    return read_load(folder)
+        probe_s = min(max(PROBE_S[0], plan.least_duration_s / 30), PROBE_S[1])
+        plan = dataclasses.replace(plan, rate_hz=_rate_hz(work, plan.batch, probe_s))
+    for _ in range(TRIES):
+        (_run_loadgen if use_loadgen else _run_own)(guarded, plan, folder)
+        if guarded.failed is not None:
+            raise guarded.failed
+        loaded = read_load(folder)
+        # LoadGen fixes the amount of Offline work beforehand: where the machine got faster, it ends too early.
+        if plan.scenario is not Scenario.OFFLINE or loaded.window_s >= plan.least_duration_s or not loaded.samples_hz:
+            break
+        plan = dataclasses.replace(plan, rate_hz=max(loaded.samples_hz, plan.rate_hz or 0.0))
+    return loaded
 
 
 def read_load(folder: Path) -> Loaded:
@@ -90,10 +99,15 @@ def read_load(folder: Path) -> Loaded:
             raise BadInput(f"{folder / DETAIL} has no {key}: it is no LoadGen log of a run that ended")
     version = str(told.get("loadgen_version", "unknown"))
     rate = told.get("result_samples_per_second", told.get("result_completed_samples_per_sec"))
+    try:
+        window_s = stamp_s(str(told["power_end"])) - stamp_s(str(told["power_begin"]))
+    except ValueError as odd:
+        raise BadInput(f"{folder / DETAIL}: power_begin or power_end is no date: {odd}") from odd
     return Loaded(
         generator=version,
         is_loadgen=version != NOT_LOADGEN,
         valid=told.get("result_validity") == "VALID",
+        window_s=window_s,
         samples_hz=float(rate) if isinstance(rate, int | float) else None,
     )
 
@@ -151,10 +165,10 @@ class _Guarded:
             self.failed = failed
 
 
-def _rate_hz(work: Work, batch: int) -> float:
+def _rate_hz(work: Work, batch: int, probe_s: float) -> float:
     """How many samples WORK does in a second, tried for a moment."""
     began_s, done = time.monotonic(), 0
-    while (passed_s := time.monotonic() - began_s) < PROBE_S:
+    while (passed_s := time.monotonic() - began_s) < probe_s:
         work(list(range(batch)))
         done += batch
     return max(1e-3, done / passed_s)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -74,13 +75,13 @@ class SimulatedPtd:
         channels: int = 1,
         direct_current: bool = False,
         version: str = VERSION,
-        log: Path | None = None,
+        log: Callable[[str], None] | None = None,
         data_log: Path | None = None,
         port: int = 0,
         slow_s: float = 0.5,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """LOG takes what the daemon says, DATA_LOG every sample with its mark. WALL_S tells the time."""
+        """LOG is told every line that the daemon says, DATA_LOG takes every sample with its mark. WALL_S tells time."""
         self.failure: str | None = None
         self.fails_at: str | None = None  # the first word of the command that fails; None: any
         self.log_lines: list[str] = []
@@ -375,8 +376,7 @@ class SimulatedPtd:
     def _write_log(self, line: str) -> None:
         self.log_lines.append(line)
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            self._log(line)
 
 
 _NONSENSE = {
@@ -388,16 +388,21 @@ _NONSENSE = {
 
 
 def main() -> None:
-    """Serve until Ctrl-C: `python -m wattsmith.sim.ptd --port 8888 --watts 300`."""
+    """Serve until Ctrl-C: `python -m wattsmith.sim.ptd --port 8888 --watts 300`.
+
+    Flags and device that a director gives a daemon are taken and, but for port and data log, left aside.
+    """
     parser = argparse.ArgumentParser(description="A simulated power daemon, for tests. It measures nothing.")
-    parser.add_argument("--port", type=int, default=8888)
+    parser.add_argument("-p", "--port", type=int, default=8888)
+    parser.add_argument("-l", "--data-log", type=Path, metavar="FILE", help="takes every sample")
     parser.add_argument("--watts", type=float, default=300.0)
-    asked = parser.parse_args()
-    with SimulatedPtd(port=asked.port, power_w=asked.watts) as daemon:
-        print(f"simulated power daemon on 127.0.0.1:{daemon.port}, {asked.watts:g} W", flush=True)  # noqa: T201
+    parser.add_argument("device", nargs="*", help="not used: there is none")
+    asked, _ = parser.parse_known_args()
+    log = partial(print, flush=True)
+    with SimulatedPtd(port=asked.port, power_w=asked.watts, ripple_ratio=0.01, data_log=asked.data_log, log=log):
+        log(f"simulated power daemon on 127.0.0.1:{asked.port}, {asked.watts:g} W")
         try:
-            while True:
-                time.sleep(1)
+            threading.Event().wait()
         except KeyboardInterrupt:
             return
 
