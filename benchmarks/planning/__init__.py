@@ -1,0 +1,1 @@
+"""Parts of plan_quality.py."""

@@ -1,0 +1,258 @@
+"""The same slots as linear and mixed-integer programs: a bound, the worth of a watt, and the exact plan.
+
+In the linear program every job may pause and share slots at will, and a budget is kept on average over a slot. So no
+plan of the same jobs can cost less.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattsmith.schedule.curves import energy_hull
+from wattsmith.schedule.slots import EPSILON, Grid, Piece, Placed, Slotted
+from wattsmith.terms.errors import ExtraNeeded
+from wattsmith.terms.quantity import format_quantity
+from wattsmith.terms.schedule import Job, Need, NoPlan, OperatingPoint, PoolNode
+
+MOST_COLUMNS = 200_000  # above that the linear program takes longer than it is worth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What no plan can beat."""
+
+    cost: float
+    worth_w: tuple[float, ...]  # by slot: what one watt more all through it would save
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One job in one slot, or over several from one start, in one way."""
+
+    job: int
+    need: Need
+    point: OperatingPoint
+    slots: tuple[int, ...]
+    last_share: float = 1.0  # of the last slot
+    whole: bool = False  # it does the whole job
+
+    def shares(self) -> Iterator[tuple[int, float]]:
+        for slot in self.slots:
+            yield slot, self.last_share if slot == self.slots[-1] else 1.0
+
+
+def _ways(job: Job, nodes: Sequence[PoolNode]) -> Iterator[tuple[Need, OperatingPoint]]:
+    for need in job.needs:
+        fits = any(
+            node.kind == need.kind
+            and node.usable >= need.devices
+            and (need.memory_bytes is None or node.memory_bytes is None or need.memory_bytes <= node.memory_bytes)
+            for node in nodes
+        )
+        if fits:
+            yield from ((need, point) for point in energy_hull(need.response))
+
+
+def _window(job: Job, grid: Grid) -> tuple[int, float]:
+    """The first slot and the time, in slots, at which it must have ended."""
+    end = grid.count if job.deadline_s is None else (job.deadline_s - grid.begin_s) / grid.slot_s
+    return grid.slot_from(job.release_s), min(float(grid.count), end + EPSILON)
+
+
+def _by_slot(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid) -> list[Column]:
+    columns = []
+    for place, job in enumerate(jobs):
+        first, end = _window(job, grid)
+        for need, point in _ways(job, nodes):
+            columns += [
+                Column(job=place, need=need, point=point, slots=(slot,)) for slot in range(first, math.ceil(end))
+            ]
+    return columns
+
+
+def _from_starts(place: int, job: Job, nodes: Sequence[PoolNode], grid: Grid) -> list[Column]:
+    first, end = _window(job, grid)
+    columns = []
+    for need, point in _ways(job, nodes):
+        length = job.steps * point.step_s / grid.slot_s
+        for start in range(first, grid.count):
+            if start + length > end:
+                break
+            count = max(1, math.ceil(length - EPSILON))
+            columns.append(
+                Column(
+                    job=place,
+                    need=need,
+                    point=point,
+                    slots=tuple(range(start, start + count)),
+                    last_share=length - (count - 1),
+                    whole=True,
+                )
+            )
+    return columns
+
+
+def _cost(column: Column, grid: Grid) -> float:
+    power_w = column.need.devices * column.point.power_w
+    return sum(power_w * share * grid.slot_s * grid.prices[slot] for slot, share in column.shares())
+
+
+def _draws_w(column: Column) -> float:
+    return column.need.devices * max(0.0, column.point.power_w - column.need.response.idle_w)
+
+
+def _solvers() -> Any:
+    try:
+        from scipy import optimize, sparse  # type: ignore[import-untyped]
+    except ImportError as missing:
+        raise ExtraNeeded("bounds and exact plans need scipy: `pip install 'wattsmith[plan]'`") from missing
+    return optimize, sparse
+
+
+def bound_of(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid) -> Bound | None:
+    """What no plan of JOBS can beat; None: even shared at will they cannot all be done, or there are too many."""
+    optimize, sparse = _solvers()
+    import numpy as np
+
+    columns = _by_slot(jobs, nodes, grid)
+    if not columns or len(columns) > MOST_COLUMNS:
+        return None
+    number = np.arange(len(columns))
+    job = np.array([column.job for column in columns])
+    slot = np.array([column.slots[0] for column in columns])
+    steps = np.array([column.point.rate * grid.slot_s for column in columns])
+    scale = np.array([each.steps for each in jobs])
+    does = sparse.csr_matrix((steps / scale[job], (job, number)), shape=(len(jobs), len(columns)))
+    pairs, row = np.unique(job * grid.count + slot, return_inverse=True)
+    once = sparse.csr_matrix((np.ones(len(columns)), (row, number)), shape=(len(pairs), len(columns)))
+    limits = [(once, np.ones(len(pairs)))]
+    budgeted = np.isfinite(grid.free_w)
+    power = sparse.csr_matrix(([_draws_w(column) for column in columns], (slot, number)), (grid.count, len(columns)))
+    limits.append((power[budgeted], np.array(grid.free_w)[budgeted]))
+    for kind in sorted({node.kind for node in nodes}):
+        uses = np.array([column.need.devices if column.need.kind == kind else 0.0 for column in columns])
+        total = sum(node.usable for node in nodes if node.kind == kind)
+        limits.append(
+            (sparse.csr_matrix((uses, (slot, number)), (grid.count, len(columns))), np.full(grid.count, total))
+        )
+    costs = np.array([_cost(column, grid) for column in columns])
+    solved = optimize.linprog(
+        costs,
+        A_ub=sparse.vstack([matrix for matrix, _ in limits]),
+        b_ub=np.concatenate([most for _, most in limits]),
+        A_eq=does,
+        b_eq=np.ones(len(jobs)),
+        bounds=(0, 1),
+        method="highs",
+    )
+    if solved.status != 0:
+        return None
+    worth_w = np.zeros(grid.count)
+    worth_w[budgeted] = -solved.ineqlin.marginals[len(pairs) : len(pairs) + int(budgeted.sum())]
+    return Bound(cost=float(solved.fun), worth_w=tuple(float(each) for each in worth_w))
+
+
+def place_exactly(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid, *, within_s: float = 60.0) -> Slotted:
+    """The plan of least cost, as good as HiGHS finds it WITHIN_S. Budgets hold at every moment, not on average.
+
+    Devices are counted by kind. Raises NoPlan where there is none, or none was found.
+    """
+    optimize, sparse = _solvers()
+    import numpy as np
+
+    if any(job.after for job in jobs):
+        raise NoPlan("jobs that wait for others are not planned exactly; leave out --exact")
+    columns: list[Column] = []
+    for place, job in enumerate(jobs):
+        columns += _from_starts(place, job, nodes, grid)
+        if job.pausable:
+            columns += [
+                Column(job=place, need=one.need, point=one.point, slots=one.slots)
+                for one in _by_slot([job], nodes, grid)
+                if one.slots[0] + 1 <= _window(job, grid)[1]
+            ]
+    if len(columns) > MOST_COLUMNS:
+        raise NoPlan(f"{len(columns)} choices are too many for an exact plan; use longer slots, or leave out --exact")
+    # A column is either taken or not (it then counts in the budget), and used for a share of its time (which costs).
+    count = len(columns)
+    rows: list[tuple[list[int], list[float], float, float]] = []
+    for place in range(len(jobs)):
+        mine = [n for n, column in enumerate(columns) if column.job == place]
+        done = [1.0 if columns[n].whole else columns[n].point.rate * grid.slot_s / jobs[place].steps for n in mine]
+        rows.append(([count + n for n in mine], done, 1.0, 1.0))
+        for slot in range(grid.count):
+            here = [n for n in mine if slot in columns[n].slots]
+            if here:
+                rows.append((here, [1.0] * len(here), 0.0, 1.0))
+    for n, column in enumerate(columns):
+        rows.append(([count + n, n], [1.0, -1.0], 0.0 if column.whole else -np.inf, 0.0))
+    kinds = {kind: sum(node.usable for node in nodes if node.kind == kind) for kind in {node.kind for node in nodes}}
+    at = [[n for n, column in enumerate(columns) if slot in column.slots] for slot in range(grid.count)]
+    for slot, here in enumerate(at):
+        if here and math.isfinite(grid.free_w[slot]):
+            rows.append((here, [_draws_w(columns[n]) for n in here], 0.0, grid.free_w[slot]))
+        for kind, most in kinds.items():
+            mine = [n for n in here if columns[n].need.kind == kind]
+            if mine:
+                rows.append((mine, [float(columns[n].need.devices) for n in mine], 0.0, float(most)))
+    numbers = np.repeat(np.arange(len(rows)), [len(row[0]) for row in rows])
+    matrix = sparse.csr_matrix(
+        (np.concatenate([row[1] for row in rows]), (numbers, np.concatenate([row[0] for row in rows]))),
+        shape=(len(rows), 2 * count),
+    )
+    costs = [_cost(column, grid) for column in columns]
+    scale = max(map(abs, costs), default=1.0) or 1.0
+    solved = optimize.milp(
+        np.concatenate([np.zeros(count), np.array(costs) / scale]),
+        constraints=optimize.LinearConstraint(matrix, [row[2] for row in rows], [row[3] for row in rows]),
+        integrality=np.concatenate([np.ones(count), np.zeros(count)]),
+        bounds=optimize.Bounds(0, 1),
+        options={"time_limit": within_s, "mip_rel_gap": 1e-4},
+    )
+    if solved.x is None:
+        raise NoPlan(
+            f"no exact plan was found within {format_quantity(within_s, 'time')}: {solved.message}; "
+            "allow more power, devices or time, or leave out --exact"
+        )
+    return _slotted(jobs, nodes, grid, columns, solved.x[count:])
+
+
+def _slotted(
+    jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid, columns: Sequence[Column], used: Any
+) -> Slotted:
+    """Used columns as placed jobs, each on devices that are free all the while; NoPlan where nodes are too small."""
+    import numpy as np
+
+    busy = {node.name: np.zeros((node.count, grid.count), dtype=bool) for node in nodes}
+    for node in nodes:
+        busy[node.name][list(node.excluded)] = True
+    placed = []
+    order = sorted(
+        range(len(jobs)), key=lambda place: -max((c.need.devices for c in columns if c.job == place), default=0)
+    )
+    for place in order:
+        mine = [(columns[n], float(used[n])) for n in range(len(columns)) if columns[n].job == place and used[n] > 1e-7]
+        pieces = sorted(
+            (
+                Piece(slot=slot, from_s=0.0, until_s=share * part * grid.slot_s, point=column.point)
+                for column, share in mine
+                for slot, part in column.shares()
+            ),
+            key=lambda piece: piece.slot,
+        )
+        need = mine[0][0].need
+        slots = [piece.slot for piece in pieces]
+        for node in nodes:
+            free = [d for d in range(node.count) if not busy[node.name][d, slots].any()]
+            if node.kind == need.kind and len(free) >= need.devices:
+                devices = tuple(free[: need.devices])
+                busy[node.name][np.ix_(devices, slots)] = True
+                cost = sum(share * _cost(column, grid) for column, share in mine)
+                placed.append(
+                    Placed(job=jobs[place], need=need, node=node, devices=devices, pieces=tuple(pieces), cost=cost)
+                )
+                break
+        else:
+            raise NoPlan(f"the exact plan counts devices by kind, and {jobs[place].name!r} finds none free on one node")
+    return Slotted(placed=tuple(placed))

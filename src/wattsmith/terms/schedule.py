@@ -1,0 +1,233 @@
+"""How work answers to settings, the jobs and devices of a plan, and the plan itself."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from wattsmith.terms.errors import BadTerm, WattsmithError
+from wattsmith.terms.work import Setting
+
+NINE_IN_TEN = 1.6449  # standard deviations from the middle to either end of a 90 % interval
+
+
+class NoPlan(WattsmithError):
+    """What is asked cannot be done with what there is; the message says what would do."""
+
+
+class SettingSource(StrEnum):
+    """Where the figures at a setting come from."""
+
+    MEASURED = "measured"
+    PROBED = "probed"
+    MATCHED = "matched"
+    ESTIMATED = "estimated"
+    STATED = "stated"  # by the user, in a file
+    DEFAULT = "default"
+
+
+class Objective(StrEnum):
+    """What a plan makes least."""
+
+    ENERGY = "energy"
+    TIME = "time"
+    CARBON = "carbon"
+    COST = "cost"
+
+
+def _positive(fact: object, *names: str) -> None:
+    for name in names:
+        value = getattr(fact, name)
+        if value is not None and not 0 < value < math.inf:
+            raise BadTerm(f"{name} must be positive and finite, got {value}")
+
+
+def _not_negative(fact: object, *names: str) -> None:
+    for name in names:
+        value = getattr(fact, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise BadTerm(f"{name} must be finite and not negative, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """How one device does a piece of work at one setting."""
+
+    setting: Setting
+    rate: float  # steps per second
+    power_w: float  # mean
+    p99_w: float | None = None  # None: not known
+    peak_w: float | None = None
+    source: SettingSource = SettingSource.MEASURED
+
+    def __post_init__(self) -> None:
+        _positive(self, "rate", "power_w", "p99_w", "peak_w")
+
+    @property
+    def step_s(self) -> float:
+        return 1 / self.rate
+
+    @property
+    def step_energy_j(self) -> float:
+        return self.power_w / self.rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Relative standard errors of predicted figures."""
+
+    power_ratio: float = 0.0  # of errors that differ from device to device and from setting to setting
+    common_ratio: float = 0.0  # of the error of power that all devices share: a meter, a hot day
+    time_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self, "power_ratio", "common_ratio", "time_ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """How a piece of work answers to the settings of one device."""
+
+    points: tuple[OperatingPoint, ...]
+    idle_w: float = 0.0  # of the device while the work pauses
+    doubt: Doubt = field(default_factory=Doubt)
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise BadTerm("a response needs at least one point: a setting with its rate and power")
+        _not_negative(self, "idle_w")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNode:
+    """A machine of the pool, with devices of one kind."""
+
+    name: str
+    kind: str  # of device: "a100"
+    count: int = 1
+    memory_bytes: int | None = None  # of each device; None: not known
+    idle_w: float = 0.0  # of each device
+    base_w: float = 0.0  # of the rest of the machine, always drawn
+    power_limits_w: tuple[float, float] | None = None  # least and most that may be set; None: left as found
+    excluded: tuple[int, ...] = ()  # devices that must not be used
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise BadTerm(f"{self.name}: count must be at least 1, got {self.count}")
+        _positive(self, "memory_bytes")
+        _not_negative(self, "idle_w", "base_w")
+        if any(not 0 <= one < self.count for one in self.excluded):
+            raise BadTerm(f"{self.name}: excluded names devices 0 to {self.count - 1}, got {list(self.excluded)}")
+
+    @property
+    def usable(self) -> int:
+        """Devices that may be used."""
+        return self.count - len(set(self.excluded))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a job needs of one kind of device, on a number of them."""
+
+    kind: str
+    devices: int
+    response: Response  # of one device; rates are those of the job as a whole
+    memory_bytes: float | None = None  # of each device, the upper end; None: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How the work is cut: what can be turned without any privilege. None: left as it is."""
+
+    batch: int | None = None
+    micro_batch: int | None = None
+    concurrency: int | None = None
+    replicas: int | None = None
+    precision: str | None = None
+    loader_workers: int | None = None
+    duty_ratio: float | None = None  # share of the time in which it works
+    pacing_gap_s: float | None = None  # between steps
+
+    def __post_init__(self) -> None:
+        _positive(self, "batch", "micro_batch", "concurrency", "replicas", "duty_ratio")
+        _not_negative(self, "loader_workers", "pacing_gap_s")
+        if self.duty_ratio is not None and self.duty_ratio > 1:
+            raise BadTerm(f"duty_ratio must be at most 1, got {self.duty_ratio}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Work to be done. Times are seconds since 1970, UTC."""
+
+    name: str
+    steps: float
+    needs: tuple[Need, ...]  # ways to run it; one of them is chosen
+    release_s: float | None = None  # not before; None: at once
+    deadline_s: float | None = None  # None: whenever
+    pausable: bool = False
+    pause_every_s: float | None = None  # checkpoints are so far apart; None: it can stop at any step
+    resume_s: float = 0.0  # lost each time it goes on after a pause
+    after: tuple[str, ...] = ()  # jobs that must have ended
+    fewest_devices: bool = False  # as few as possible, even where more would be better
+    weight: float = 1.0
+    shape: Shape = field(default_factory=Shape)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise BadTerm("a job needs a name")
+        if not self.needs:
+            raise BadTerm(f"job {self.name!r} has no way to run: no need is given")
+        _positive(self, "steps", "weight", "pause_every_s")
+        _not_negative(self, "resume_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A job runs on some devices at one setting, from one moment to another."""
+
+    job: str
+    node: str
+    devices: tuple[int, ...]
+    from_s: float
+    until_s: float
+    point: OperatingPoint  # of one device
+    steps: float  # done in it
+
+    def __post_init__(self) -> None:
+        if not self.from_s < self.until_s:
+            raise BadTerm(f"{self.job}: a stretch must end after it begins, got {self.from_s} … {self.until_s}")
+
+    @property
+    def power_w(self) -> float:
+        """Of all its devices, mean."""
+        return self.point.power_w * len(self.devices)
+
+    @property
+    def energy_j(self) -> float:
+        return self.power_w * (self.until_s - self.from_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Who runs where, when and on how much power."""
+
+    objective: Objective
+    stretches: tuple[Stretch, ...]
+    begin_s: float
+    end_s: float  # the last job ends
+    energy_j: float  # of the jobs, without idle devices
+    emitted_g: float | None  # None: no carbon series was given
+    cost: float | None  # in the currency of the tariff; None: none was given
+    peak_w: float  # the most that is drawn at any time, idle devices included
+    budget_w: float | None  # None: unlimited
+    guard_w: float  # of the budget, kept free for the doubt of the predictions
+    bound: float | None  # the objective cannot be less than this; None: not known
+    value: float  # of the objective: J, s, g, or money
+    method: str
+    missed: Mapping[str, str] = field(default_factory=dict)  # job → why it is not planned
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """How much above the bound the plan is at most."""
+        return None if self.bound is None or self.bound <= 0 else self.value / self.bound - 1
