@@ -37,15 +37,16 @@ def cluster():
 
 def test_workers_on_ray_deliver_the_same_stream_and_a_lost_node_loses_nothing(cluster):
     started, node = cluster
-    alone = stream_of(Feeder(Numbered(160, large=True), batch_size=4, shuffle=True, seed=5))
-    slow = Numbered(160, large=True, takes_s=0.01)
+    alone = stream_of(Feeder(Numbered(640, large=True), batch_size=4, shuffle=True, seed=5))
+    slow = Numbered(640, large=True, takes_s=0.01)
     fed = Feeder(slow, batch_size=4, shuffle=True, seed=5, num_workers=3, engine="ray")
 
     def with_a_loss():
-        for number, batch in enumerate(fed):
+        there = [node]
+        for batch in fed:
             yield batch
-            if number == 8:
-                started.remove_node(node, allow_graceful=False)
+            if there and not fed._engine().starting:  # all workers have come, from both nodes
+                started.remove_node(there.pop(), allow_graceful=False)
 
     assert stream_of(with_a_loss()) == alone
     assert fed.report().lost >= 1
