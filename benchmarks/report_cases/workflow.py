@@ -1,7 +1,7 @@
 """MLPerf's own client and director, from the user's copy of mlcommons/power-dev, driving our stand-in for the daemon.
 
-Nothing of it is kept. It asks an NTP server on port 123 for the time, so a small one answers on loopback meanwhile; that
-needs root.
+Nothing of it is kept. It asks an NTP server on port 123 for the time, so a small one answers on loopback meanwhile;
+that needs root.
 """
 
 import os

@@ -67,7 +67,7 @@ def measure(
         str,
         typer.Option(
             help="auto, or names with commas between: gpu, nvidia, amd, cpu, soc, ipmi, redfish:URL, "
-            "modelled:10W-65W, replay:FILE.",
+            "ptd:HOST:PORT, tiny:PORT, modelled:10W-65W, replay:FILE.",
             metavar="NAMES",
         ),
     ] = "auto",
