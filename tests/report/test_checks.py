@@ -380,3 +380,35 @@ def test_nothing_that_is_wrong_with_the_files_crashes_the_checker(tmp_path_facto
     report = judge_inference(folder, folder, "x", "v4.0")
     assert report.verdict(Layer.STRICT) is Verdict.REJECTED
     assert all(one.evidence for one in report.checks)
+
+
+ODD = st.sampled_from([None, True, -1, 0, 1e308, float("nan"), "", "null", [], [[]], [None], {}, {"a": 1}, 10**30])
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), side=st.sampled_from(["client", "server"]))
+def test_no_value_in_a_descriptor_crashes_the_checker(tmp_path_factory, data, side):
+    folder = write_session(tmp_path_factory.mktemp("odd") / "performance")
+
+    def spoil_one(value):
+        keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+        if not keys or data.draw(st.integers(0, 4)) == 0:
+            return data.draw(ODD)
+        key = data.draw(st.sampled_from(keys))
+        new = value.copy()
+        new[key] = spoil_one(value[key])
+        return new
+
+    file = folder / "power" / f"{side}.json"
+    file.write_text(json.dumps(spoil_one(json.loads(file.read_text()))))
+    assert judge_inference(folder, folder, "x", "v4.0").verdict(Layer.STRICT) is Verdict.REJECTED
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "nan", "-inf", "1e400", "x", ""])
+@pytest.mark.parametrize("place", [3, 5, 7, 9])
+def test_no_value_in_a_sample_crashes_the_checker(folder, place, value):
+    lines = (folder / "run_1" / "spl.txt").read_text().splitlines()
+    fields = lines[50].split(",")
+    fields[place] = value
+    spoil(folder, "run_1/spl.txt", lambda _: "\n".join([*lines[:50], ",".join(fields), *lines[51:]]))
+    assert "Samples against the daemon's log" in failures(folder) or place != 3

@@ -1,5 +1,6 @@
 """Checks one result, or a whole repository of them, on all cores."""
 
+import math
 import multiprocessing
 import os
 from collections import Counter, defaultdict
@@ -162,6 +163,11 @@ def as_json(checked: Checked) -> dict[str, object]:
     }
 
 
+def _plain(value: float | int | str | None) -> float | int | str | None:
+    """What JSON can hold: it knows neither infinity nor what is no number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _report_json(checked: Checked, report: Report) -> dict[str, object]:
     return {
         "place": report.place,
@@ -172,7 +178,7 @@ def _report_json(checked: Checked, report: Report) -> dict[str, object]:
         "official_verdict": report.verdict(Layer.OFFICIAL).value,
         "strict_verdict": report.verdict(Layer.STRICT).value,
         "simulated": report.simulated,
-        "figures": dict(report.figures),
+        "figures": {name: _plain(value) for name, value in report.figures.items()},
         "checks": [
             {
                 "name": check.name,

@@ -51,7 +51,7 @@ class LoadWindow:
     end_s: float
 
     def __post_init__(self) -> None:
-        if not self.begin_s < self.end_s:
+        if not self.duration_s > 0:
             raise BadTerm(f"the window ends at {self.end_s} s, not after its begin at {self.begin_s} s")
 
     @property

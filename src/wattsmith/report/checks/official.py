@@ -257,13 +257,13 @@ def ptd_log(found: Evidence) -> Found:
 def ptd_config(found: Evidence) -> Found:
     if found.server is None:
         return _no_descriptor(found)
-    kinds = set(found.rules.meters.values())
+    kinds = sorted(set(found.rules.meters.values()))
     if not found.server.analyzers:
         return failed("server.json does not say how the daemon was started")
     for analyzer in found.server.analyzers:
         kind = analyzer.get("device_type")
         if kind not in kinds:
-            return failed(f"device type {kind}; the round takes {', '.join(map(str, sorted(kinds)))}")
+            return failed(f"device type {kind}; the round takes {', '.join(map(str, kinds))}")
         if kind == MULTICHANNEL and not _has_two_channels(analyzer.get("command"), analyzer.get("channel")):
             return failed("a meter with several channels was started with one")
     return passed(f"device type {', '.join(str(one.get('device_type')) for one in found.server.analyzers)}")

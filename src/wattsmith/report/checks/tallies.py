@@ -90,7 +90,7 @@ class SplTally:
 
     def _compare(self, power_w: float, product_w: float, at: object) -> None:
         amps, pf = getattr(at, "amps", 0.0), getattr(at, "pf", 0.0)
-        if power_w > LEAST_PRODUCT_W and amps > 0 and pf > 0 and math.isfinite(product_w):
+        if power_w > LEAST_PRODUCT_W and amps > 0 and pf > 0 and 0 < product_w < math.inf:
             self.compared += 1
             self.product_ratio += power_w / product_w
             self.product_wrong += abs(power_w / product_w - 1) > 0.05

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -100,8 +101,11 @@ def gather_training(folder: Path, root: Path) -> TrainingEvidence:
     scaling = folder / "scaling.json"
     if scaling.is_file():
         try:
-            found.scaling_ratio = float(json.loads(whole(scaling, most_bytes=1 << 16))["scaling_factor"])
-        except (BadInput, ValueError, KeyError, TypeError) as wrong:
+            ratio = float(json.loads(whole(scaling, most_bytes=1 << 16))["scaling_factor"])
+            if not 0 < ratio < math.inf:
+                raise ValueError(f"a scaling factor of {ratio} makes no sense")
+            found.scaling_ratio = ratio
+        except (BadInput, ValueError, KeyError, TypeError, RecursionError) as wrong:
             found.problems.append(f"scaling.json: {wrong}")
     return found
 
