@@ -78,7 +78,7 @@ def _bar() -> Iterator[Callable[[int, int, str], None]]:
         task = bar.add_task("", total=None)
 
         def tell(done: int, total: int, place: str) -> None:
-            bar.update(task, completed=done, total=total, description=escape(place[-60:]))
+            bar.update(task, completed=done, total=total, description=escape(place.removesuffix("/performance")[-24:]))
 
         yield tell
 
