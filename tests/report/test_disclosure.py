@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from wattsmith.cli import app
 from wattsmith.flows.report_disclosure import disclose_file, write_disclosure
 from wattsmith.report.disclosure import Figure, disclose_tuning, disclose_window
 from wattsmith.report.tiers import Tier
@@ -126,6 +128,15 @@ def test_a_disclosure_is_written_twice_for_programs_and_for_people(measured, tmp
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritten):
         write_disclosure(told, tmp_path / "file")
+
+
+def test_the_command_prints_the_tier_first(measured, tmp_path):
+    done = CliRunner().invoke(app, ["report", "from", str(measured / "m.json"), "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[3].startswith("Tier F")
+    assert (tmp_path / "disclosure.txt").is_file()
+    plain = json.loads(CliRunner().invoke(app, ["report", "from", str(measured / "t.csv"), "--json"]).output)
+    assert plain[0]["basis"]["replayed"] is True
 
 
 @pytest.mark.parametrize(

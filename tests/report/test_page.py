@@ -1,8 +1,11 @@
+import json
 import re
 from html.parser import HTMLParser
 
 import pytest
+from typer.testing import CliRunner
 
+from wattsmith.cli import app
 from wattsmith.flows.report_analysis import write_page
 from wattsmith.report.analysis_claims import Claim
 from wattsmith.report.page import DERIVED, Table, claims_table, make_page
@@ -107,6 +110,17 @@ def test_unknown_is_said_and_an_empty_cell():
     table = Table(name="n", title="t", head=("a",), rows=((None,),))
     assert "unknown" in table.html()
     assert table.csv() == "a\n\n" or table.csv() == 'a\n""\n'
+
+
+def test_the_commands_summarise_and_page(table, tmp_path):
+    summarised = CliRunner().invoke(app, ["report", "summarise", str(table)])
+    assert summarised.exit_code == 0, summarised.output
+    assert "8 results from runs.csv" in summarised.output
+    plain = json.loads(CliRunner().invoke(app, ["report", "summarise", str(table), "--json"]).output)
+    assert [one["name"] for one in plain["tables"]][:2] == ["rounds", "trends"]
+    done = CliRunner().invoke(app, ["report", "page", str(table), str(tmp_path / "p.html"), "--title", "Mine"])
+    assert done.exit_code == 0, done.output
+    assert "<title>Mine</title>" in (tmp_path / "p.html").read_text()
 
 
 def test_a_page_that_cannot_be_written_is_named(table, tmp_path):

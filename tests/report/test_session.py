@@ -153,6 +153,13 @@ def test_meters_of_this_machine_make_a_session_too(tmp_path):
     driven = run(work, tmp_path, short(meters="modelled:10W-65W", loadgen=False))
     assert 10.0 <= driven.result.power_w <= 66.0
     assert driven.disclosure.standing.tier is Tier.F
+    names = [figure.name for figure in driven.disclosure.figures]
+    assert names[:4] == [
+        "duration of the phase",
+        "energy of the phase",
+        "mean power of the phase",
+        "window of the load",
+    ]
     assert "No power daemon took part" in (driven.folder / "power" / "ptd_logs.txt").read_text()
     assert (driven.folder / "run_1" / "spl.txt").read_text().count("Volts,-1.000000") > 5
 

@@ -26,6 +26,8 @@ DUMMY = 0  # the type of device that stands for none
 class PtdSource:
     """An analyzer behind its power daemon, asked in the order of the official director."""
 
+    window_is_of = "the load"
+
     def __init__(
         self,
         host: str,
@@ -147,6 +149,8 @@ class PtdSource:
 
 class MetersSource:
     """Whatever meters this machine has, as one sample of mean power each period."""
+
+    window_is_of = "the phase"  # idle before and after the load with it
 
     def __init__(self, meters: str, plan: SessionPlan, clock: Clock) -> None:
         self._plan, self._clock = plan, clock

@@ -194,7 +194,10 @@ def _disclose(session: Session, result: Result, source: Source, how: HowToRun, j
         samples=result.samples,
         accuracy_ratio=card.accuracy_ratio,
     )
-    figures = [Figure(name="power by the rules' mean", value=result.power_w, unit="W")]
+    figures = [
+        Figure(name="window of the load", value=result.window_s, unit="s"),
+        Figure(name="power by the rules' mean", value=result.power_w, unit="W"),
+    ]
     if result.metric_unit != "W":
         figures.append(Figure(name="energy per query", value=result.metric, unit=result.metric_unit))
     if result.efficiency is not None:
@@ -207,7 +210,8 @@ def _disclose(session: Session, result: Result, source: Source, how: HowToRun, j
         *(f"check failed: {check.name}: {check.evidence}" for check in judged.reasons(Layer.STRICT)),
         *([] if result.invalid_samples == 0 else [f"{result.invalid_samples} samples were not valid"]),
     ]
-    return disclose_window(window, title=f"Session {session.name}", basis=basis, figures=figures, remarks=remarks)
+    title, of = f"Session {session.name}", source.window_is_of
+    return disclose_window(window, title=title, basis=basis, figures=figures, remarks=remarks, of=of)
 
 
 def _write_notes(disclosure: Disclosure, folder: Path) -> list[Path]:

@@ -81,14 +81,19 @@ def disclose_window(
     figures: Sequence[Figure] = (),
     remarks: Sequence[str] = (),
     replayed: bool = False,
+    of: str = "",
 ) -> Disclosure:
-    """What is to be said of WINDOW. FIGURES go beside its own; BASIS, when more is known than the window tells."""
+    """What is to be said of WINDOW. FIGURES go beside its own; BASIS, when more is known than the window tells.
+
+    OF names what the window's own figures hold, such as "the phase", where FIGURES are of something else.
+    """
+    behind = f" of {of}" if of else ""
     basis = basis or basis_of(window, replayed=replayed)
     counted = {domain.domain for domain in window.counted}
     own = [
-        Figure(name="duration", value=window.duration_s, unit="s"),
-        Figure(name="energy", value=window.energy_j, unit="J", error=window.error_j),
-        Figure(name="mean power", value=window.mean_power_w, unit="W"),
+        Figure(name=f"duration{behind}", value=window.duration_s, unit="s"),
+        Figure(name=f"energy{behind}", value=window.energy_j, unit="J", error=window.error_j),
+        Figure(name=f"mean power{behind}", value=window.mean_power_w, unit="W"),
     ]
     return Disclosure(
         title=title or window.name,
