@@ -241,8 +241,13 @@ def test_pinned_batches_are_pinned_and_right(workers):
         assert int(on_device.sum()) == 200_000 * index
 
 
-def test_a_feeder_that_has_not_begun_can_be_pickled():
-    assert listed(pickle.loads(pickle.dumps(Feeder(Plain(4), 2)))) == [[0, 1], [2, 3]]
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_feeder_can_be_pickled_even_after_it_has_begun(workers):
+    feeder = Feeder(Plain(4), 2, num_workers=workers)
+    assert listed(pickle.loads(pickle.dumps(feeder))) == [[0, 1], [2, 3]]
+    iterator = iter(feeder)
+    next(iterator)
+    assert listed(pickle.loads(pickle.dumps(feeder))) == [[0, 1], [2, 3]]
 
 
 def test_it_reports_what_it_did():

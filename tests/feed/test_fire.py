@@ -156,6 +156,19 @@ def test_a_kill_while_the_user_holds_batches_does_not_touch_them():
     assert digest(kept) == before
 
 
+def test_slots_of_tasks_that_nobody_waits_for_come_back_from_the_dead():
+    feeder = Feeder(Chancy(400, side=128), 2, num_workers=1, persistent_workers=True)
+    for _ in range(6):
+        iterator = iter(feeder)
+        next(iterator)
+        next(iterator)
+        iter(feeder)  # breaks off, with tasks on their way
+        os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    assert sum(1 for _ in feeder) == 200
+    slots = iterator._engine._places.slots
+    assert slots.used_bytes <= 8 * 2 * 128 * 128 * 4 * 9 / 8
+
+
 @pytest.mark.parametrize("ends_by", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_batch_that_kills_every_worker_is_named(ends_by):
     feeder = Feeder(Deadly(12, 7, ends_by), 2, num_workers=2)

@@ -32,6 +32,7 @@ class Hand:
     leaving: bool = False  # gets no further task
     late: bool = False  # has overrun a lease; what it still sends counts only if nobody was faster
     shards: set[int] = field(default_factory=set)
+    tasks: set[int] = field(default_factory=set)  # serials it was given and has not answered, of any epoch
     reached: dict[int, int] = field(default_factory=dict)  # by shard: the batch behind the last it was given
     about: dict[str, Any] | None = None  # the machine of a worker that is elsewhere
 

@@ -258,6 +258,7 @@ class Engine:
         if self._iterable and item.ordinal < hand.reached.get(item.shard, 0):
             hand.link.send(Adopt(self._progress.start_of(item.shard)))  # it has read past what is wanted again
         hand.reached[item.shard] = item.ordinal + 1
+        hand.tasks.add(serial)
         hand.link.send(task)
         return True
 
@@ -312,6 +313,8 @@ class Engine:
             self._lose(hand)
 
     def _take(self, hand: Hand, news: Any, payload: bytearray | None) -> None:
+        if isinstance(news, Made | Ended | Failed):
+            hand.tasks.discard(news.serial)
         if isinstance(news, Made):
             self._take_batch(hand, news, payload)
         elif isinstance(news, Need):
@@ -396,7 +399,7 @@ class Engine:
         lost = self._ledger.take_back(hand.key)
         self._counts.redone += self._ledger.redone - before
         self._moved = True
-        for serial in [lease.serial for lease in lost]:
+        for serial in hand.tasks:
             self._places.free(serial)
         self._starving = [(other, need) for other, need in self._starving if other is not hand]
         if hand.late or (hand.leaving and not lost):

@@ -145,6 +145,10 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
         self._maker: Maker | None = None  # where there are no workers
         self._engine: weakref.ref[Engine] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What can travel: not the workers, nor the epoch they are in."""
+        return {**self.__dict__, "_engine": None, "_iterator": None, "_maker": None}
+
     # Iterating
 
     def __iter__(self) -> Any:
