@@ -229,6 +229,15 @@ class TestStrict:
         change_json(folder, "server", lambda body: body["ptd_messages"][9].update(cmd="SR,A,5.0"))
         assert outcome(folder, "Ranges of the test")[0] is Outcome.REMARK
 
+    def test_another_meter_in_the_log_than_in_the_answer_is_named(self, folder):
+        line = ptd_line(STARTS_S["ranging"] - 15, "Analyzer identity response of 24 bytes: YOKOGAWA,WT310E,{},F1.04")
+        activated = "is activated\n"
+        text = (folder / "power" / "ptd_logs.txt").read_text()
+        spoil(folder, "power/ptd_logs.txt", lambda _: text.replace(activated, activated + line.format(1) + "\n"))
+        assert outcome(folder, "Identity of the analyzer")[0] is Outcome.PASSED
+        spoil(folder, "power/ptd_logs.txt", lambda _: text.replace(activated, activated + line.format(2) + "\n"))
+        assert "the daemon's log YOKOGAWA WT310E 2 F1.04" in failures(folder)["Identity of the analyzer"]
+
     def test_uncertainty_counts_by_the_clock_and_not_by_800_seconds(self, folder):
         words = "WARNING: Uncertainty 5.00%, which is above 1.00% limit for the last sample!"
         lines = "".join(ptd_line(STARTS_S["testing"] + 40 + n, words) + "\n" for n in range(3))

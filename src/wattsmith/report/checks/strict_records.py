@@ -22,6 +22,7 @@ from wattsmith.report.checks.strict_power import (
     watts_replies,
     window_power,
 )
+from wattsmith.report.formats.lines import readable
 from wattsmith.report.window import Scenario, scenario_called
 from wattsmith.terms.errors import BadInput, BadTerm
 
@@ -49,6 +50,21 @@ def simulated(found: Evidence) -> Found:
     return passed("the analyzer's identity does not say so")
 
 
+def identity(found: Evidence) -> Found:
+    """Vendor, model, serial number and firmware: in the answer to Identify, and as the meter told the daemon."""
+    answers = found.server.identities if found.server is not None else ()
+    if not answers or found.ptd is None or found.ptd.identity is None or found.meters > 1:
+        return no_evidence("the meter's identity is not recorded twice")
+    told = [part.strip() for part in answers[0].rpartition(",")[2].split(";")]
+    logged = [part.strip() for part in found.ptd.identity.split(",")]
+    if len(told) != 4 or len(logged) != 4:
+        return no_evidence(f"the meter's identity cannot be read: {readable(answers[0][-60:])}")
+    if told != logged:
+        return failed(f"server.json names {' '.join(told)}, the daemon's log {' '.join(logged)}")
+    calibrated = "" if "no_cal_date" not in answers[0] else "; the daemon does not tell when it was calibrated"
+    return passed(f"{' '.join(told)}{calibrated}")
+
+
 def uncertainty(found: Evidence) -> Found:
     """Samples above 1 % in the window, by the clock, and not 800 s away from its ends."""
     ptd, power = found.ptd, window_power(found)
@@ -61,7 +77,8 @@ def uncertainty(found: Evidence) -> Found:
         return failed(f"the mean uncertainty of the test is {told}; 1 % is allowed")
     if not count and not unknown:
         return passed("no sample in the window above 1 %" + ("" if answer is None else f", {answer:.2%} in the mean"))
-    words = f"{count} samples in the window above 1 %, at worst {ptd.worst_uncertainty:.2%}; {unknown} unknown"
+    worst = f", at worst {ptd.worst_uncertainty:.2%}" if count else ""
+    words = f"{count} samples in the window above 1 %{worst}; {unknown} unknown"
     words += f"; {(ptd.uncertain if count else ptd.unknown).first}"
     total = max(1, power.samples + power.invalid)
     fails = (count and found.rules.uncertainty_fails) or count > FEW * total or unknown > FEW * total
@@ -280,6 +297,7 @@ def _other_rate(run: Run) -> str | None:
 
 STRICT: dict[str, Callable[[Evidence], Found]] = {
     "Simulated analyzer": simulated,
+    "Identity of the analyzer": identity,
     "Coverage of the window": coverage,
     "Invalid and over-range samples": invalid_samples,
     "Length of the run": long_enough,
