@@ -3,6 +3,7 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -328,6 +329,28 @@ def test_an_interrupted_session_is_void(tmp_path):
             run_session(source, interrupted, SHORT, tmp_path / "s", clock=RealClock(), sources={})
         source.close()
     assert "KeyboardInterrupt" in (tmp_path / "s.void" / "void.txt").read_text()
+
+
+@pytest.mark.parametrize(("offset_s", "void"), [(0.1, False), (-0.5, True)])
+def test_a_clock_that_is_off_voids_the_session(tmp_path, offset_s, void):
+    asked = []
+
+    def load(_mode, folder):
+        return generate(
+            work, LoadPlan(scenario=Scenario.SINGLE_STREAM, least_duration_s=0.1), folder, use_loadgen=False
+        )
+
+    def tell_offset_s():
+        asked.append(offset_s)
+        return offset_s
+
+    with SimulatedPtd() as daemon:
+        source = PtdSource("127.0.0.1", daemon.port, SHORT, RealClock())
+        how = {"clock": RealClock(), "sources": {}, "offset_s": tell_offset_s}
+        with pytest.raises(MeterUnavailable, match="time server") if void else nullcontext():
+            run_session(source, load, SHORT, tmp_path / "s", **how)
+        source.close()
+    assert len(asked) == (1 if void else 2)
 
 
 def test_one_void_session_does_not_stand_in_the_way_of_another(tmp_path):

@@ -62,6 +62,10 @@ def run(
         Path | None,
         typer.Option(help="The command runs LoadGen itself, once, and leaves its logs in this folder.", metavar="DIR"),
     ] = None,
+    ntp: Annotated[
+        str | None,
+        typer.Option(help="Check this clock against a time server before each phase.", metavar="HOST[:PORT]"),
+    ] = None,
     ptd_log: Annotated[
         Path | None, typer.Option(help="The power daemon's own log, to be kept with the result.", metavar="FILE")
     ] = None,
@@ -90,6 +94,7 @@ def run(
         rate_hz=rate,
         loadgen=loadgen,
         logs=logs,
+        ntp=ntp,
         ptd_log=ptd_log,
         system=system,
         benchmark=benchmark,

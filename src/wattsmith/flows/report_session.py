@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from wattsmith.flows.report_disclosure import write_disclosure
 from wattsmith.flows.report_power import MetersSource, PtdSource, Source
+from wattsmith.measure.ntp import clock_offset_s
 from wattsmith.measure.ptd import parse_address
 from wattsmith.report.analysis import Result
 from wattsmith.report.analysis_folder import read_result
@@ -30,6 +32,7 @@ DROVE = (
     "flows/report_session.py",
     "flows/report_power.py",
     "measure/ptd.py",
+    "measure/ntp.py",
 )
 
 # Checks that ask for MLPerf's own program files. A session of ours never passes them, which is what tier B says.
@@ -47,6 +50,7 @@ class HowToRun:
     rate_hz: float | None = None
     loadgen: bool | None = None  # None: where it is installed
     logs: Path | None = None  # the command runs LoadGen itself, and leaves its logs here
+    ntp: str | None = None  # a time server to check this clock against; None: it is not checked
     ptd_log: Path | None = None  # the daemon's own log, where it can be read from here
     system: str = "this-machine"
     benchmark: str = "work"
@@ -94,7 +98,16 @@ def run(
         raise NotWritten(f"{folder} is there already; choose another place, so that no result is overwritten")
     with ExitStack() as stack:
         source = _open_source(how, stack)
-        session = run_session(source, load, how.plan, folder, clock=RealClock(), sources=_drove(), tell=tell)
+        session = run_session(
+            source,
+            load,
+            how.plan,
+            folder,
+            clock=RealClock(),
+            sources=_drove(),
+            tell=tell,
+            offset_s=None if how.ntp is None else partial(clock_offset_s, how.ntp),
+        )
     result = read_result(folder, out)
     judged = judge_inference(folder, out, str(place))
     disclosure = _disclose(session, result, source, how, judged)
@@ -204,7 +217,8 @@ def _disclose(session: Session, result: Result, source: Source, how: HowToRun, j
         figures.append(Figure(name="efficiency", value=result.efficiency.per_joule, unit=result.efficiency.unit))
     remarks = [
         f"load: {result.scenario_run} by {testing.generator}",
-        "client and director ran in one process, on one clock; no offset to NTP was checked",
+        "client and director ran in one process, on one clock; "
+        + ("it was not checked against a time server" if how.ntp is None else f"it was checked against {how.ntp}"),
         *(f"shortened: {what}" for what in how.plan.shortened),
         *([] if testing.valid else ["the load generator itself calls its run INVALID; its summary says why"]),
         *(f"check failed: {check.name}: {check.evidence}" for check in judged.reasons(Layer.STRICT)),

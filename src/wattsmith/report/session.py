@@ -200,10 +200,12 @@ def run_session(
     clock: Clock,
     sources: Mapping[str, Path],
     tell: Callable[[str], None] = lambda _: None,
+    offset_s: Callable[[], float] | None = None,
 ) -> Session:
     """Both phases of a session, with LOAD (of a phase, into a folder) on the machine, written into FOLDER.
 
-    SOURCES are the program files that drove it, by the name under which they are told. A session that fails leaves its
+    SOURCES are the program files that drove it, by the name under which they are told. OFFSET_S tells how far a time
+    server is from this clock, and is asked before each phase. A session that fails leaves its
     files in a folder called `….void` with the reason, and raises what stopped it.
     """
     if folder.exists():
@@ -215,7 +217,7 @@ def run_session(
             (part / name).mkdir()
     except OSError as refused:
         raise NotWritten(f"a session cannot be written to {folder}: {refused.strerror or refused}") from refused
-    client = _Client(Director(source, plan, clock), tell)
+    client = _Client(Director(source, plan, clock), tell, offset_s)
     try:
         session = client.run(load, plan, part)
         messages, log = source.finish()
@@ -244,9 +246,11 @@ def _free(path: Path) -> Path:
 class _Client:
     """Drives the load, and tells the director when."""
 
-    def __init__(self, director: Director, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, director: Director, tell: Callable[[str], None], offset_s: Callable[[], float] | None = None
+    ) -> None:
         self.talk, self.uuid = _Talk(), str(uuid.uuid4())
-        self._director, self._tell = director, tell
+        self._director, self._tell, self._offset_s = director, tell, offset_s
         self._apart_s = 0.0
 
     def run(self, load: Callable[[str, Path], Loaded], plan: SessionPlan, folder: Path) -> Session:
@@ -257,6 +261,7 @@ class _Client:
         loads = {}
         for mode, place in MODES.items():
             self._tell(f"{mode}: settling the meter")
+            self._check_offset()
             self._check_clock()
             self.talk.stamp(mode)
             self._ask(f"session,{name},start,{mode}", "OK")
@@ -284,6 +289,17 @@ class _Client:
         if not reply.startswith(expected):
             raise MeterUnavailable(f"the director answered {command!r} with {reply!r}; the session is void")
         return reply
+
+    def _check_offset(self) -> None:
+        if self._offset_s is None:
+            return
+        offset_s = self._offset_s()
+        self.talk.note("client", f"NTP: offset = {offset_s:.3f} s")
+        if abs(offset_s) > CLOCK_LIMIT_S:
+            raise MeterUnavailable(
+                f"this machine's clock is {offset_s:+.3f} s from the time server's, more than {CLOCK_LIMIT_S} s; set "
+                "it and begin again: the session is void."
+            )
 
     def _check_clock(self) -> None:
         before_s = time.time()
