@@ -67,13 +67,13 @@ def match(source: Any, benchmarks: Sequence[Benchmark] | None = None, **options:
     `match("trace.parquet", record="h200", steps_per_s=12.5)`
     """
     how = _how(options)
+    fingerprint, simulated = _fingerprint(source, how)  # first: what is wrong with it should be told at once
     points = list(benchmarks) if benchmarks is not None else benchmarks_in(how.record)
     if len(points) < FEWEST_BENCHMARKS:
         raise BadInput(
             f"the record holds {len(points)} measured networks; at least {FEWEST_BENCHMARKS} are needed to say what is "
             "near. Take more with `wattsmith record run`, or use a shipped one: --record h200"
         )
-    fingerprint, simulated = _fingerprint(source, how)
     clock = fingerprint.features.get("clock")
     setting = how.setting if how.setting is not None else _moved(clock, points)
     name = None if benchmarks is not None else _record_name(how.record)

@@ -13,6 +13,7 @@ FEWEST = 4  # values in a channel
 MOST_BROKEN = 0.5  # share of a channel that may be unusable before all of it is
 RATIO_SLACK = 1.05  # activity counters overshoot a little
 LARGEST = 1e18
+LONGEST_S = 3e10  # no clock reads more: a thousand years
 
 
 def cleaned(telemetry: Telemetry) -> Telemetry:
@@ -41,7 +42,7 @@ def _length_s(kept: Mapping[str, Series]) -> float:
 
 def _good_values(name: str, series: Series, notes: list[str]) -> Series | None:
     pairs = list(zip(series.time_s, series.values, strict=True))
-    good = [(time_s, value) for time_s, value in pairs if math.isfinite(time_s) and _possible(name, value)]
+    good = [(time_s, value) for time_s, value in pairs if abs(time_s) < LONGEST_S and _possible(name, value)]
     if len(pairs) - len(good):
         notes.append(f"{name}: {len(pairs) - len(good)} of {len(pairs)} values are {_what_is_wrong(name, pairs)}")
     if len(good) < FEWEST or len(good) < MOST_BROKEN * len(pairs):
@@ -63,7 +64,7 @@ def _possible(name: str, value: float) -> bool:
 
 
 def _what_is_wrong(name: str, pairs: Sequence[tuple[float, float]]) -> str:
-    bad = [value for time_s, value in pairs if not _possible(name, value) or not math.isfinite(time_s)]
+    bad = [value for time_s, value in pairs if not _possible(name, value) or not abs(time_s) < LONGEST_S]
     if any(value < 0 for value in bad):
         return "negative" if all(value < 0 for value in bad) else "negative or not a number"
     if all(not math.isfinite(value) for value in bad):

@@ -52,13 +52,15 @@ def _first_peak(likeness: Any, least: int, most: int, spacing_s: float) -> float
         return None
     inner = likeness[1:-1]
     peaks = np.flatnonzero((inner >= likeness[:-2]) & (inner > likeness[2:])) + 1
-    peaks = peaks[(peaks >= max(least, 2)) & (peaks <= most)]
+    peaks = peaks[(peaks >= 2) & (peaks <= most)]
     peaks = peaks[likeness[peaks] >= STRONG]
     if not len(peaks):
         return None
     # Several harmonics are high; the first that comes near the highest is the period itself.
     high = 0.85 * float(np.max(likeness[peaks]))
     place = int(peaks[likeness[peaks] >= high][0])
+    if place < least:
+        return None  # and not a multiple of it either, which is high as well
     around = likeness[max(0, 2 * place - max(1, place // 8)) : 2 * place + max(1, place // 8) + 1]
     if not len(around) or float(np.max(around)) < STRONG_AFTER_TWO:
         return None

@@ -1,0 +1,104 @@
+"""`wattsmith match`: traces, programs that run, commands, refusals, JSON and pictures."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from tests.cli.running import python, start_wattsmith, wattsmith
+
+from wattsmith.store.lines import LinesStore
+from wattsmith.store.shipped import open_shipped
+
+
+def trace(path, *, power_w=350.0, seconds=20, busy=0.9):
+    rows = ["time_s,power_w,busy_ratio,memory_used_bytes,power_limit_w,memory_bytes"]
+    rows += [f"{at / 10},{power_w},{busy},2e9,700,150e9" for at in range(10 * seconds)]
+    path.write_text("\n".join(rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """Some networks of the shipped record: reading all of it takes seconds."""
+    path = tmp_path_factory.mktemp("record") / "few.jsonl"
+    with open_shipped("h200") as whole, LinesStore(path) as few:
+        for run in list(whole.runs(kind="network"))[::6]:
+            few.add(replace(run, calls=()))
+    return path
+
+
+def test_a_trace_is_matched_and_the_evidence_drawn(record, tmp_path):
+    done = wattsmith("match", trace(tmp_path / "t.csv"), "--record", record, "--plot", tmp_path / "p.png")
+    assert done.returncode in (0, 3), done.stderr
+    assert "nearest benchmark" in done.stdout
+    assert (tmp_path / "p.png").stat().st_size > 5000
+
+
+def test_json_has_the_evidence(record, tmp_path):
+    done = wattsmith("match", trace(tmp_path / "t.csv"), "--record", record, "--json", "--neighbours", "3")
+    found = json.loads(done.stdout)
+    assert len(found["neighbours"]) == 3
+    assert found["used"] == ["power_mean", "busy", "memory_used"]
+    assert found["fingerprint"]["features"]["power_mean"] == pytest.approx(0.5)
+
+
+def test_two_seconds_are_too_short(tmp_path):
+    done = wattsmith("match", trace(tmp_path / "t.csv", seconds=2), "--record", "h200")
+    assert done.returncode == 2
+    assert "s long; a program is recognised from 3 s on" in done.stderr
+
+
+def test_exactly_one_source_is_wanted():
+    done = wattsmith("match", "t.csv", "--pid", "1")
+    assert done.returncode == 2
+    assert "give one of" in done.stderr
+
+
+def test_a_probe_that_cannot_be_read_says_how_it_is_written(tmp_path):
+    done = wattsmith("match", trace(tmp_path / "t.csv"), "--record", "h200", "--probe", "much")
+    assert done.returncode == 2
+    assert "probe" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_runs_with_its_own_exit_code_and_is_matched(gpus, record, tmp_path):
+    machine = gpus(0.6)
+    done = wattsmith(
+        "match", "--record", record, "--json", "--save", tmp_path / "kept.parquet", "--",
+        *python("import time; time.sleep(3.5); raise SystemExit(7)"), environment=machine.environment(),
+    )  # fmt: skip
+    assert done.returncode == 7, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["simulated"]
+    assert found["fingerprint"]["power_w"] == pytest.approx(460, abs=10)
+    again = wattsmith("match", tmp_path / "kept.parquet", "--record", record, "--json")
+    assert json.loads(again.stdout)["neighbours"] == found["neighbours"]
+
+
+def test_a_running_process_is_watched_for_a_while(gpus, record, tmp_path):
+    machine = gpus(0.4)
+    steps = tmp_path / "steps"
+    program = f"import time\nwith open({str(steps)!r}, 'w', buffering=1) as f:\n"
+    program += "    for _ in range(300):\n        f.write('\\n'); time.sleep(0.05)"
+    with subprocess.Popen([sys.executable, "-c", program]) as other:
+        started = start_wattsmith(
+            "match", "--pid", other.pid, "--seconds", "3.6s", "--progress", steps, "--record", record, "--json",
+            environment=machine.environment(),
+        )  # fmt: skip
+        out, err = started.communicate(timeout=60)
+        other.kill()
+    found = json.loads(out)
+    assert found["fingerprint"]["steps_per_s"] == pytest.approx(19, abs=6), err
+    assert "progress" in found["used"]
+
+
+def test_a_timeline_of_measure_is_read(gpus, record, tmp_path):
+    machine = gpus(0.8)
+    kept = tmp_path / "t.parquet"
+    made = wattsmith("measure", "-q", "--timeline", kept, "--", "sleep", "3.5", environment=machine.environment())
+    assert made.returncode == 0, made.stderr
+    found = json.loads(wattsmith("match", kept, "--record", record, "--json").stdout)
+    assert found["fingerprint"]["power_w"] == pytest.approx(580, abs=5)
+    assert found["fingerprint"]["features"]["clock"] == pytest.approx(1.0)
