@@ -158,12 +158,12 @@ def _fingerprint(source: Any, how: HowToMatch) -> tuple[Fingerprint, bool]:
     return fingerprint_of(telemetry), telemetry.simulated
 
 
-def _moved(clock: float | None, points: Sequence[Benchmark]) -> float:
+def _moved(clock_ratio: float | None, points: Sequence[Benchmark]) -> float:
     """The client's clock over the one that benchmarks had, where both are known: one that is not pressed stays."""
     usual = [one for point in points if (one := point.features.get("clock")) is not None]
-    if clock is None or not usual or clock <= 0:
+    if clock_ratio is None or not usual or clock_ratio <= 0:
         return 1.0
-    return min(1.0, clock / (sum(usual) / len(usual)))
+    return min(1.0, clock_ratio / (sum(usual) / len(usual)))
 
 
 def structure_of(model: str, batch: int) -> Structure:

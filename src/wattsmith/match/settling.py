@@ -84,14 +84,14 @@ def _to_try(guess: ResponseGuess, held: Sequence[Probe], broken_at: float, slowd
     """The next setting to run; None: what is held is as good as what could be found."""
     place = _next(guess, held, broken_at, slowdown)
     best = min(held, key=_energy, default=None)
-    kept_energy = 1.0 if best is None else _energy(best)
+    kept_energy_ratio = 1.0 if best is None else _energy(best)
     expected = guess.time_ratio[place].value * guess.power_ratio[place].value
-    if guess.settings[place] != 1.0 and expected < (1 - GAIN) * kept_energy:
+    if guess.settings[place] != 1.0 and expected < (1 - GAIN) * kept_energy_ratio:
         return guess.settings[place]
-    return _halfway(guess, best, broken_at, kept_energy)
+    return _halfway(guess, best, broken_at, kept_energy_ratio)
 
 
-def _halfway(guess: ResponseGuess, best: Probe | None, broken_at: float, kept_energy: float) -> float | None:
+def _halfway(guess: ResponseGuess, best: Probe | None, broken_at: float, kept_energy_ratio: float) -> float | None:
     """Between what holds and what broke, where the curve may be wrong: worth a look if it might cost no more time."""
     upper = 1.0 if best is None else best.setting
     between = [place for place, one in enumerate(guess.settings) if broken_at + SAME < one < upper - SAME]
@@ -99,7 +99,7 @@ def _halfway(guess: ResponseGuess, best: Probe | None, broken_at: float, kept_en
         return None
     place = between[len(between) // 2]
     as_fast = 1.0 if best is None or best.time_ratio is None else best.time_ratio
-    return guess.settings[place] if as_fast * guess.power_ratio[place].value < (1 - GAIN) * kept_energy else None
+    return guess.settings[place] if as_fast * guess.power_ratio[place].value < (1 - GAIN) * kept_energy_ratio else None
 
 
 def _measured(one: Probe, trials: int) -> Settled:
