@@ -225,6 +225,17 @@ class TestStrict:
         change_json(folder, "server", lambda body: body["ptd_messages"][9].update(cmd=command))
         assert evidence in failures(folder)["Ranges of the test"]
 
+    def test_automatic_ranges_in_the_daemons_log_alone_are_seen(self, folder):
+        line = ptd_line(STARTS_S["testing"] - 20, "Ampere range set to Auto") + "\n"
+        text = (folder / "power" / "ptd_logs.txt").read_text()
+        start = text.rindex("\n", 0, text.index(f"Go with mark '{SESSION}_testing'")) + 1
+        spoil(folder, "power/ptd_logs.txt", lambda _: text[:start] + line + text[start:])
+        assert "automatic ranges (Amp)" in failures(folder)["Ranges of the test"]
+
+    def test_samples_without_a_mark_are_named(self, folder):
+        spoil(folder, "run_1/spl.txt", lambda text: text.replace(f",Mark,{SESSION}_testing", "", 2))
+        assert "2 samples without a mark" in failures(folder)["One session"]
+
     def test_a_wider_range_than_the_rule_is_a_remark(self, folder):
         change_json(folder, "server", lambda body: body["ptd_messages"][9].update(cmd="SR,A,5.0"))
         assert outcome(folder, "Ranges of the test")[0] is Outcome.REMARK

@@ -13,7 +13,7 @@ from wattsmith.report.formats.lines import Line, Unread, lines_of, written
 from wattsmith.report.formats.mllog import LogEvent, loadgen_line, log_events, log_lines, training_line
 from wattsmith.report.formats.ptd_log import averages_in, ptd_line, ptd_lines, range_in, uncertainty_in, watts_reply
 from wattsmith.report.formats.spl import Channel, SplSample, merged, spl_lines, spl_sample, spl_samples
-from wattsmith.report.formats.stamps import between_s, stamp, stamp_s
+from wattsmith.report.formats.stamps import stamp, stamp_s
 from wattsmith.report.formats.summary import read_summary
 from wattsmith.report.formats.tiny import (
     read_results,
@@ -216,9 +216,6 @@ class TestStamps:
         with pytest.raises(ValueError, match=r"date|second"):
             stamp_s(text)
 
-    def test_differences_are_exact(self):
-        assert between_s(stamp_s("07-12-2025 23:43:14.455"), stamp_s("07-12-2025 23:53:14.461")) == 600.006
-
 
 class TestSpl:
     def test_a_sample_has_its_values(self):
@@ -312,7 +309,7 @@ class TestPtdLog:
         raw = b"07-12-2025 23:37:38.870: Range A changed07-12-2025 23:37:38.875: Ampere range set to Auto"
         (line,) = ptd_lines(raw)
         assert [said.text for said in line.messages] == ["Range A changed", "Ampere range set to Auto"]
-        assert between_s(line.messages[0].time_s, line.messages[1].time_s) == 0.005
+        assert [round(said.time_s % 1, 3) for said in line.messages] == [0.87, 0.875]
 
     def test_the_banner_and_what_the_meter_answered_have_no_messages(self):
         assert [line.messages for line in ptd_lines(b"SPEC PTDaemon Tool\nBuffer was 245.79E+00,nan\n")] == [(), ()]
@@ -330,7 +327,9 @@ class TestPtdLog:
         assert uncertainty_in("WARNING: Uncertainty unknown for the last measurement sample!") is None
 
     def test_ranges_are_found(self):
-        assert range_in("Ampere range set to Auto") == ("Ampere", "Auto")
+        assert range_in("Ampere range set to Auto") == ("Amp", "Auto")
+        assert range_in("Amp range set to 5.000000A") == ("Amp", "5.000000A")
+        assert range_in("Volt range set to 300.000000V") == ("Volt", "300.000000V")
 
     def test_a_new_line_can_be_read(self):
         (line,) = ptd_lines(ptd_line(1.5, "Completed test").encode())

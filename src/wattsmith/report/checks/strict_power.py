@@ -209,6 +209,10 @@ def meter_ranges(found: Evidence) -> Found:
     given = _ranges_of_test(found)
     if given is None:
         return failed("the daemon was not asked to start twice, once for ranging and once for testing")
+    logged = found.ptd.ranges["testing"] if found.ptd is not None and found.meters == 1 else {}
+    auto = [name for name, value in logged.items() if value == "Auto"]
+    if auto:
+        return failed(f"the daemon's log shows that the test ran with automatic ranges ({', '.join(auto)})")
     words = []
     above = False
     for letter, name, ratio in (("V", "voltage", 1.0), ("A", "current", found.rules.amps_ratio)):

@@ -208,6 +208,8 @@ def session_records(found: Evidence) -> Found:
         if spl is None:
             return failed(found.problem(f"{run}/spl.txt") or f"{run}/spl.txt is missing")
         mark = f"{name}_{PHASE_OF[run]}"
+        if spl.without_mark:
+            return failed(f"{run}/spl.txt has {spl.without_mark} samples without a mark")
         if spl.marks != {mark}:
             return failed(f"{run}/spl.txt is marked {', '.join(sorted(spl.marks)) or 'with nothing'}, not {mark}")
     commands = [one.command for one in found.server.ptd_messages] if found.server is not None else []

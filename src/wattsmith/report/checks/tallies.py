@@ -157,7 +157,10 @@ class PtdTally:
         self.ended_s: dict[str, float] = {}
         self.averages: dict[str, list[Averages]] = {"ranging": [], "testing": []}  # one of each meter
         self.echoes: list[Echo] = []
-        self.ranges: dict[str, dict[str, str]] = {"ranging": {}, "testing": {}}  # as last set before each began
+        self.ranges: dict[str, dict[str, str]] = {
+            "ranging": {},
+            "testing": {},
+        }  # as set right before each began, where that is told
         self._ranges: dict[str, str] = {}
         self._phase: str | None = None
         self._echoing = False
@@ -205,7 +208,8 @@ class PtdTally:
             self._phase = self._marks[text]
             if self._phase not in self.began_s:
                 self.began_s[self._phase] = time_s
-                self.ranges[self._phase] = dict(self._ranges)
+                self.ranges[self._phase] = self._ranges
+                self._ranges = {}  # not every meter tells of ranges that are fixed
         elif text == "Completed test":
             if self._phase is not None and self._phase not in self.ended_s:
                 self.ended_s[self._phase] = time_s

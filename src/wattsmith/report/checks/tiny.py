@@ -47,7 +47,6 @@ class TinyEvidence:
     measured: list[Measured] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     simulated: bool = False
-    negative: int = 0
 
     def file(self, name: str) -> Path:
         """Some submitters put the kind of the run before the names of its files."""

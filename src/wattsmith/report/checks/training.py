@@ -45,7 +45,6 @@ class Node:
     energy: NodeEnergy | None
     sha1: str
     backwards: int
-    efficiency_stated: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,11 +166,11 @@ def _number(event: LogEvent) -> list[float]:
 def _node(found: TrainingEvidence, path: Path, window: LoadWindow | None) -> Node:
     readings: list[tuple[float, float]] = []
     marks: dict[str, float] = {}
-    ratio, stated, backwards = 1.0, False, 0
+    ratio, backwards = 1.0, 0
     digest = hashlib.sha1(usedforsecurity=False)
     for event in _events(found, path, POWER_KEYS):
         if event.key == "conversion_eff":
-            ratio, stated = next(iter(_number(event)), 1.0), True
+            ratio = next(iter(_number(event)), 1.0)
         elif event.time_s is None:
             continue
         elif event.key == "power_reading":
@@ -192,7 +191,6 @@ def _node(found: TrainingEvidence, path: Path, window: LoadWindow | None) -> Nod
         energy=None if window is None else node_energy(log, window),
         sha1=digest.hexdigest() if readings else "",
         backwards=backwards,
-        efficiency_stated=stated,
     )
 
 

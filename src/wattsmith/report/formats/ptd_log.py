@@ -16,7 +16,7 @@ _AVERAGES = re.compile(
     r"Avg watts ([^,]+), min watts ([^,]+), max watts ([^,]+), samples (\d+), errors (\d+), valid (\d+)"
 )
 _UNCERTAINTY = re.compile(r"Uncertainty (\d+(?:\.\d+)?)%(?:, which is)? above 1\.00% limit")
-_RANGE = re.compile(r"(Volt|Ampere) range set to (\S+)")
+_RANGE = re.compile(r"(Volt|Amp)(?:ere)? range set to (\S+)")  # "Ampere" when it is automatic, "Amp" when not
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,6 @@ def uncertainty_in(text: str) -> float | None:
 
 
 def range_in(text: str) -> tuple[str, str] | None:
-    """Which range was set ("Volt" or "Ampere") and to what, in a message."""
+    """Which range was set ("Volt" or "Amp") and to what, in a message."""
     found = _RANGE.search(text)
     return None if found is None else (found[1], found[2])

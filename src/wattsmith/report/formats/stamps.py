@@ -37,8 +37,3 @@ def stamp(time_s: float) -> str:
     milliseconds = round(time_s * 1_000)
     moment = datetime.fromtimestamp(milliseconds // 1_000, tz=UTC)
     return f"{moment:%m-%d-%Y %H:%M:%S}.{milliseconds % 1_000:03d}"
-
-
-def between_s(begin_s: float, end_s: float) -> float:
-    """The time from one date to another. Dates are exact to the microsecond; their difference is made so too."""
-    return round(end_s - begin_s, 6)
