@@ -4,12 +4,12 @@
     python benchmarks/match_accuracy.py --record-telemetry DIR        # on a GPU, with torchvision and transformers
 
 A100 (a100-dcgm-dvfs): 19 programs by 20 ms counters, record: run 0 at 1410 MHz; windows of 1, 3 and 6 s of other runs.
-23 programs at 61 clocks, each left out in turn: its curve from its state at the highest clock and one probe, errors over
-all other clocks; then a 5 % limit on slowdown, against an oracle that knows every measured point. "Ours" at the limit
-is what the job ends up with: the setting that the curve recommends is run, looked at and, where it breaks the limit or
-another promises more, left for another, five times at most; "after one probe" is without looking. "Own curve without
-noise" is the program's own measured curve, smoothed: no guess made beforehand can be expected to do better. "Halving,
-no record" may look as often as we may, and knows nothing.
+23 programs at 61 clocks, each left out in turn: its curve from its state at the highest clock and one probe, errors
+over all other clocks; then a 5 % limit on slowdown, against an oracle that knows every measured point. "Ours" at the
+limit is what the job ends up with: the setting that the curve recommends is run, looked at and, where it breaks the
+limit or another promises more, left for another, five times at most; "after one probe" is without looking. "Own curve
+without noise" is the program's own measured curve, smoothed: no guess made beforehand can be expected to do better.
+"Halving, no record" may look as often as we may, and knows nothing.
 
 Zeus (zeus-traces): training at power limits, a network left out with all its batches; the same method, nothing set
 anew, and no bars. --sweep takes others: program, setting, time_s, power_w, and features by our names.

@@ -1,4 +1,4 @@
-"""Telemetry of real networks on this machine's GPU, one file each: power, utilisation, memory, clocks, activity, steps."""
+"""Telemetry of real networks on this machine's GPU, one file each: power, use, memory, clocks, activity, steps."""
 
 import tempfile
 import threading

@@ -66,8 +66,8 @@ def mean_curve(case: Case) -> Curves:
 
 def nearest_by_power(case: Case) -> Curves:
     """The one program whose power is nearest: a class for each, as nearest-class methods do."""
-    mine = case.point.features["power_mean"] or 0.0
-    far = [abs((one.features["power_mean"] or 0.0) - mine) for one in case.book.points]
+    mine = case.point.features.get("power_mean") or 0.0
+    far = [abs((one.features.get("power_mean") or 0.0) - mine) for one in case.book.points]
     curve = case.book.logs[int(np.argmin(far))]
     return curve[: case.book.count], curve[case.book.count :]
 

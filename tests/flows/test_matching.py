@@ -104,6 +104,24 @@ def test_a_timeline_of_two_seconds_is_refused_with_its_length(tmp_path):
         match(tmp_path / "short.parquet", RECORD)
 
 
+def test_a_meter_that_only_counts_gives_power_by_what_it_counted(tmp_path):
+    from wattsmith.measure.timeline import Timeline
+    from wattsmith.measure.track import Fed
+    from wattsmith.terms.energy import CounterReading, MeterCard, Readings, Source
+
+    timeline = Timeline(tmp_path / "t.csv")
+    card = MeterCard(domain="cpu-package:0", name="package-0", source=Source.COUNTER, counter_period_s=0.001)
+    timeline.start([card], {}, 0.0)
+    for at in range(11):
+        counter = CounterReading(float(at), 1000.0 + 50.0 * at)
+        timeline.on_fed(Fed(domain="cpu-package:0", readings=Readings(counter=counter)))
+    timeline.close()
+    read = read_telemetry(tmp_path / "t.csv")
+    assert read.domain == "cpu-package:0"
+    assert read.series["power_w"].values == (50.0,) * 10
+    assert read.series["energy_j"].values[-1] == 1500.0
+
+
 def test_a_parquet_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"no such thing")
     with pytest.raises(BadInput, match="is not a Parquet file"):

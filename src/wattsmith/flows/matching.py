@@ -168,7 +168,8 @@ def _moved(clock_ratio: float | None, points: Sequence[Benchmark]) -> float:
 
 def structure_of(model: str, batch: int) -> Structure:
     """Layer information of a program that is about to run: of a traced training step of MODEL."""
-    from wattsmith.flows.estimating import HowToEstimate, load_model, traced_step
+    from wattsmith.flows.estimating import HowToEstimate, traced_step
+    from wattsmith.flows.models import load_model
 
     return traced_step(load_model(model, inputs=None, batch=batch, device="meta"), HowToEstimate(batch=batch))[
         0

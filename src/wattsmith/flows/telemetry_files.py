@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ KNOWN_CARDS: Mapping[str, tuple[float, int]] = {  # largest clock, bytes of memo
 def read_telemetry(path: Path, domain: str | None = None) -> Telemetry:
     """The telemetry in PATH (.parquet or .csv): a timeline, or a table with `time_s` and columns named as channels.
 
-    DOMAIN says which device of a timeline is meant; None: the one that used most energy, of the GPUs if there are any.
+    DOMAIN says which device of a timeline is meant; None: the one that draws most, of the GPUs if there are any.
     """
     rows = [row for _, row in read_rows(path)]
     if not rows:
@@ -94,7 +95,7 @@ def _of_timeline(rows: list[Mapping[str, Any]], path: Path, domain: str | None) 
     readings = [row for row in own if row.get("event") is None]
     gauges = [row for row in own if row.get("event") == "gauge"]
     series = {
-        "power_w": _series(readings, "power_w"),
+        "power_w": _power(readings),
         "energy_j": _series(readings, "counter_j"),
         **{name: _series(gauges, name) for name in GAUGES},
     }
@@ -124,14 +125,31 @@ def _chosen(rows: list[Mapping[str, Any]], cards: Mapping[str, Any], path: Path,
             raise BadInput(f"{path} has no meter {domain!r}; it has {', '.join(cards) or 'none'}")
         return domain
     totals: dict[str, float] = {}
-    for row in rows:
-        if row.get("event") is None and (power_w := _number(row.get("power_w"))) is not None:
-            name = str(row.get("domain"))
-            totals[name] = totals.get(name, 0.0) + max(power_w, 0.0)
+    for name in cards:
+        own = [row for row in rows if row.get("event") is None and row.get("domain") == name]
+        if power := _power(own).values:
+            known = [value for value in power if math.isfinite(value)]
+            totals[name] = sum(known) / max(1, len(known))
     if not totals:
         raise BadInput(f"{path} holds no power readings; `wattsmith machine` says what this machine can measure")
     gpus = {name: total for name, total in totals.items() if name.startswith("gpu:")}
     return max(gpus or totals, key=lambda name: (gpus or totals)[name])
+
+
+def _power(readings: Iterable[Mapping[str, Any]]) -> Series:
+    """Power as it was read; of a meter that only counts, what it counted between two readings."""
+    rows = list(readings)
+    read = _series(rows, "power_w")
+    if read.time_s:
+        return read
+    counted = _series(rows, "counter_j")
+    pairs = list(zip(counted.time_s, counted.values, strict=True))
+    between = [
+        ((before_s + after_s) / 2, (after_j - before_j) / (after_s - before_s))
+        for (before_s, before_j), (after_s, after_j) in pairwise(pairs)
+        if after_s > before_s
+    ]
+    return Series(time_s=tuple(time_s for time_s, _ in between), values=tuple(power_w for _, power_w in between))
 
 
 def _series(rows: Iterable[Mapping[str, Any]], name: str) -> Series:
