@@ -32,7 +32,7 @@ def cases_of(sweep: Sweep, probe_at: float | None = None) -> list[Case]:
     for point in sweep.points:
         assert point.response is not None
         rest = [other for other in sweep.points if other.group != point.group]
-        book = curve_book(rest, point.response.settings)
+        book = curve_book(rest, point.response.settings, drawn_ratio=point.features.get("power_mean"))
         at = probe_setting(book.settings) if probe_at is None else probe_at
         cases.append(Case(point, book, measured(point.response, at), response_logs(point.response, book.settings)))
     return cases

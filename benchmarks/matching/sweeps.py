@@ -98,7 +98,7 @@ def zeus_sweeps(data: Path) -> list[Sweep]:
             points.append(
                 Benchmark(
                     name=" ".join(key), group=key[0], family=key[0], features=features,
-                    response=_response(limits, times, powers),
+                    response=_response(limits, times, powers, "power_limit"),
                 )
             )  # fmt: skip
         found.append(Sweep(name=f"Zeus {path.stem.removeprefix('summary_power_')}", knob="limit", points=tuple(points)))
@@ -130,11 +130,12 @@ def own_sweep(path: Path) -> Sweep:
     return Sweep(name=path.stem, knob="setting", points=tuple(points))
 
 
-def _response(levels: list[float], times: list[float], powers: list[float]) -> Response:
+def _response(levels: list[float], times: list[float], powers: list[float], knob: str = "clock") -> Response:
     return Response(
         settings=tuple(level / levels[-1] for level in levels),
         time_ratio=tuple(one / times[-1] for one in times),
         power_ratio=tuple(one / powers[-1] for one in powers),
+        knob=knob,
     )
 
 

@@ -1,5 +1,6 @@
 """Curves blended from recorded ones, and settings chosen by them."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -74,8 +75,6 @@ def test_a_benchmark_that_lacks_a_feature_still_counts():
 
 def test_curves_on_other_settings_are_brought_onto_one_grid():
     coarse = program("coarse", 0.5, 0.5)
-    from dataclasses import replace
-
     few = (0.4, 0.7, 1.0)
     response = Response(
         settings=few,
@@ -85,6 +84,22 @@ def test_curves_on_other_settings_are_brought_onto_one_grid():
     book = curve_book([*programs(), replace(coarse, response=response)])
     assert book.settings == SETTINGS
     assert np.exp(book.logs[-1][book.settings.index(0.7)]) == pytest.approx(time_at(0.7, 0.5))
+
+
+def test_a_limit_does_nothing_until_it_bites():
+    """Programs that draw half of the limit and all of it: twice as slow at half of what they draw."""
+
+    def capped(name, draw):
+        bites = [min(1.0, setting / draw) for setting in SETTINGS]
+        response = Response(
+            settings=SETTINGS, time_ratio=tuple(1 / one for one in bites), power_ratio=tuple(bites), knob="power_limit"
+        )
+        return replace(program(name, 0.5, 0.5, power_mean=draw), response=response)
+
+    book = curve_book([capped(f"p{draw}", draw) for draw in (0.5, 0.8, 0.9, 1.0)], drawn_ratio=0.8)
+    half = book.settings.index(0.4)
+    assert np.exp(book.logs[1:, half]) == pytest.approx([2.0, 2.0, 2.0], rel=0.02)
+    assert np.exp(book.logs[:, book.settings.index(0.9)]) == pytest.approx(np.ones(4), rel=0.02)
 
 
 def test_too_few_curves_are_refused():

@@ -68,6 +68,13 @@ def test_a_probe_gives_a_curve_with_intervals_and_a_level():
     assert found.response.power_w[-1].value == 200.0
 
 
+def test_the_level_is_the_clients_own_at_the_setting_it_runs_at():
+    new = program("new", 0.45, 0.4)
+    found = recognise(programs(), seen(at_setting(new, 0.5)), [probed(new, 0.65)], setting=0.5)
+    assert found.response.power_w[found.response.at(0.5)].value == pytest.approx(200.0)
+    assert found.response.power_w[-1].value == pytest.approx(200.0 / power_at(0.5, 0.4), rel=0.05)
+
+
 def test_too_few_shared_features_are_refused_by_name():
     with pytest.raises(BadInput, match="share 1 features"):
         recognise(programs(), Fingerprint(features={"sm": 0.5}))

@@ -40,6 +40,10 @@ def match_program(
         typer.Option(help="Layer information from this model, as `wattsmith estimate` takes it.", metavar="MODEL"),
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples in a step of the model.", metavar="N")] = 1,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Size of one sample of the model, such as 3x224x224; once per input."),
+    ] = None,
     steps_per_s: Annotated[
         float | None, typer.Option("--steps-per-s", help="Progress of the program, where it is known.", metavar="RATE")
     ] = None,
@@ -84,7 +88,7 @@ def match_program(
         "power_limit_w": None if power_limit is None else parse_quantity(power_limit, "power"),
         "domain": domain,
         "save": save,
-        "structure": None if model is None else structure_of(model, batch),
+        "structure": None if model is None else structure_of(model, batch, inputs),
     }
     live = {"meters": meters, "progress": progress}
     code = 0

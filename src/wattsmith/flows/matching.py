@@ -112,7 +112,8 @@ def relative_curve(
     benchmarks: Sequence[Benchmark], fingerprint: Fingerprint, probes: Sequence[Probe] = ()
 ) -> ResponseGuess:
     """How a client's time and power should change with its setting, each with its interval: for who plans."""
-    return guess_response(curve_book(benchmarks), fingerprint.features, probes, power_w=fingerprint.power_w)[0]
+    book = curve_book(benchmarks, drawn_ratio=fingerprint.features.get("power_mean"))
+    return guess_response(book, fingerprint.features, probes, power_w=fingerprint.power_w)[0]
 
 
 def _record_name(record: str | None) -> str | None:
@@ -166,12 +167,15 @@ def _moved(clock_ratio: float | None, points: Sequence[Benchmark]) -> float:
     return min(1.0, clock_ratio / (sum(usual) / len(usual)))
 
 
-def structure_of(model: str, batch: int) -> Structure:
-    """Layer information of a program that is about to run: of a traced training step of MODEL."""
+def structure_of(model: str, batch: int, inputs: Sequence[str] | None = None) -> Structure:
+    """Layer information of a program that is about to run: of a traced training step of MODEL.
+
+    INPUTS are sizes of one sample, as `wattsmith estimate` takes them.
+    """
     from wattsmith.flows.estimating import HowToEstimate, traced_step
     from wattsmith.flows.models import load_model
 
-    return traced_step(load_model(model, inputs=None, batch=batch, device="meta"), HowToEstimate(batch=batch))[
+    return traced_step(load_model(model, inputs=inputs, batch=batch, device="meta"), HowToEstimate(batch=batch))[
         0
     ].structure
 

@@ -6,7 +6,7 @@ settings over those at the usual one.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wattsmith.match.blending import Blender, fit_blender, left_out_guesses
@@ -33,8 +33,14 @@ class CurveBook:
         return len(self.settings)
 
 
-def curve_book(points: Sequence[Benchmark], settings: Sequence[float] | None = None) -> CurveBook:
-    """The curves of POINTS on SETTINGS; None: on those of the point that has most, within what all have."""
+def curve_book(
+    points: Sequence[Benchmark], settings: Sequence[float] | None = None, *, drawn_ratio: float | None = None
+) -> CurveBook:
+    """The curves of POINTS on SETTINGS; None: on those of the point that has most, within what all have.
+
+    With DRAWN_RATIO (what the client draws over its limit), curves over a limit are laid so that each program's own
+    draw falls on the client's: a limit does nothing until it bites.
+    """
     import numpy as np
 
     curved = [point for point in points if point.response is not None]
@@ -47,8 +53,27 @@ def curve_book(points: Sequence[Benchmark], settings: Sequence[float] | None = N
         finest = max(responses, key=lambda one: len(one.settings))
         settings = [one for one in finest.settings if low - 1e-9 <= one <= high + 1e-9]
     grid = tuple(float(one) for one in settings)
-    logs = np.array([np.concatenate(response_logs(one, grid)) for one in responses])
+    logs = np.array([np.concatenate(_laid(point, grid, drawn_ratio)) for point in curved])
     return CurveBook(tuple(curved), grid, logs)
+
+
+def _laid(point: Benchmark, grid: Sequence[float], drawn_ratio: float | None) -> tuple[Any, Any]:
+    import numpy as np
+
+    assert point.response is not None
+    own = point.features.get("power_mean")
+    if point.response.knob != "power_limit" or not drawn_ratio or not own:
+        return response_logs(point.response, grid)
+    known = np.log(point.response.settings)
+    at = np.log(np.array(grid) * own / drawn_ratio)
+    usual = np.log(own / drawn_ratio)
+    laid = []
+    for ratios in (point.response.time_ratio, point.response.power_ratio):
+        logs = np.log(ratios)
+        slope = (logs[1] - logs[0]) / (known[1] - known[0])
+        values = np.where(at < known[0], logs[0] + slope * (at - known[0]), np.interp(at, known, logs))
+        laid.append(values - np.interp(usual, known, logs))
+    return laid[0], laid[1]
 
 
 def response_logs(response: Response, settings: Sequence[float]) -> tuple[Any, Any]:
@@ -134,6 +159,14 @@ def guess_response(
         probes=tuple(probes),
     )
     return guess, blender, shares
+
+
+def at_level(guess: ResponseGuess, power_w: float | None, setting: float) -> ResponseGuess:
+    """GUESS in watts for a client that draws POWER_W at SETTING, which need not be the usual one."""
+    if power_w is None:
+        return guess
+    usual_w = power_w / guess.power_ratio[guess.at(setting)].value
+    return replace(guess, power_w=tuple(_times(one, usual_w) for one in guess.power_ratio))
 
 
 def probe_setting(settings: Sequence[float]) -> float:

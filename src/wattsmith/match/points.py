@@ -69,6 +69,7 @@ def response_of(runs: Sequence[Run]) -> Response | None:
             settings=tuple(level / levels[-1] for level in levels),
             time_ratio=tuple(_step_s(by_level[level]) / _step_s(usual) for level in levels),
             power_ratio=tuple(_power_w(by_level[level]) / _power_w(usual) for level in levels),
+            knob="clock" if knob == "clock_hz" else "power_limit",
         )
     return None
 

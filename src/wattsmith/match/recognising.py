@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wattsmith.match.curves import FEWEST_CURVES, curve_book, guess_response
+from wattsmith.match.curves import FEWEST_CURVES, at_level, curve_book, guess_response
 from wattsmith.match.features import POWER
 from wattsmith.match.nearness import Scale, distances, scale_of
 from wattsmith.terms.errors import BadInput
@@ -202,9 +202,10 @@ def _response(
     curved = [at_setting(point, setting) for point in points if point.response is not None]
     if len(curved) < FEWEST_CURVES:
         return None, None, None
-    book = curve_book(curved)
+    book = curve_book(curved, drawn_ratio=fingerprint.features.get("power_mean"))
     features = {name: value for name, value in fingerprint.features.items() if name not in ("clock", "memory_clock")}
-    guess, _, shares = guess_response(book, features, probes, power_w=fingerprint.power_w)
+    guess, _, shares = guess_response(book, features, probes)
+    guess = at_level(guess, fingerprint.power_w, setting)
     half = [math.log(one.high / one.value) for one in (*guess.time_ratio, *guess.power_ratio)]
     by_name = {point.name: float(share) for point, share in zip(book.points, shares, strict=True)}
     return guess, by_name, sum(half) / len(half)
@@ -255,7 +256,7 @@ def _notes(
     points: Sequence[Benchmark], fingerprint: Fingerprint, probes: Sequence[Probe], has_curve: bool
 ) -> tuple[str, ...]:
     notes = list(fingerprint.notes)
-    if not any(fingerprint.features.get(name) is not None for name in ROOTED):
+    if fingerprint.power_w is not None and all(fingerprint.features.get(name) is None for name in ROOTED):
         notes.append("no activity counters: power and utilisation tell programs apart less well, above all elsewhere")
     if has_curve and not probes:
         notes.append("not probed: the curve rests on likeness alone; a few seconds at another setting make it surer")

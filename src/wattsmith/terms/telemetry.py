@@ -99,8 +99,11 @@ class Response:
     settings: tuple[float, ...]  # ascending; a clock or limit over the usual one
     time_ratio: tuple[float, ...]
     power_ratio: tuple[float, ...]
+    knob: str = "clock"  # or "power_limit"
 
     def __post_init__(self) -> None:
+        if self.knob not in ("clock", "power_limit"):
+            raise BadTerm(f"knob must be 'clock' or 'power_limit', got {self.knob!r}")
         if not len(self.settings) == len(self.time_ratio) == len(self.power_ratio) or len(self.settings) < 2:
             raise BadTerm("a response needs at least two settings, with a time and a power for each")
         if any(b <= a for a, b in zip(self.settings, self.settings[1:], strict=False)):
