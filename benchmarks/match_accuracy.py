@@ -28,7 +28,7 @@ from pathlib import Path
 from matching.families import family_rows, trace_rows
 from matching.recognition import recognition_rows
 from matching.recording import record_all
-from matching.responses import response_rows
+from matching.responses import doubt_rows, response_rows
 from matching.rows import Row, text_of
 from matching.sweeps import A100, ZEUS, a100_sweep, own_sweep, zeus_sweeps
 
@@ -37,7 +37,7 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     if (options.data / A100).exists():
         sweep = a100_sweep(options.data)
-        rows += response_rows(sweep, bars=True)
+        rows += response_rows(sweep, bars=True) + doubt_rows(sweep)
         bare = a100_sweep(options.data, counters=False)
         rows += response_rows(replace(bare, name="A100, no counters"), bars=False)
         rows += recognition_rows(options.data)

@@ -186,6 +186,28 @@ def halved(case: Case, looks: int = TRIALS + 1) -> tuple[int, int]:
     return best, looks
 
 
+def held(case: Case) -> tuple[float, float]:
+    """Share of settings, in per cent, at which the truth lies in the interval: of time and of power."""
+    guess, _, _ = guess_response(case.book, case.point.features, [case.probe])
+    settings = np.array(case.book.settings)
+    open_to_doubt = np.abs(settings - 1) > SAME
+    shares = []
+    for intervals, true in zip((guess.time_ratio, guess.power_ratio), np.exp(case.truth), strict=True):
+        inside = [one.low <= value <= one.high for one, value in zip(intervals, true, strict=True)]
+        shares.append(100 * float(np.mean(np.array(inside)[open_to_doubt])))
+    return shares[0], shares[1]
+
+
+def doubt_rows(sweep: Sweep) -> list[Row]:
+    """How often intervals of nine in ten hold the truth of a left-out program."""
+    shares = np.array([held(case) for case in cases_of(sweep)])
+    test = f"{sweep.name}: curve of a left-out program"
+    return [
+        Row(test=test, measure=f"{name} lies in its 90 % interval", ours=float(shares[:, at].mean()), count=len(shares))
+        for at, name in enumerate(("time", "power"))
+    ]
+
+
 def response_rows(sweep: Sweep, *, bars: bool) -> list[Row]:
     """Errors, and what a 5 % limit makes of them."""
     cases = cases_of(sweep)

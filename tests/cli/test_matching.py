@@ -85,13 +85,16 @@ def test_a_running_process_is_watched_for_a_while(gpus, record, tmp_path):
     with subprocess.Popen([sys.executable, "-c", program]) as other:
         started = start_wattsmith(
             "match", "--pid", other.pid, "--seconds", "3.6s", "--progress", steps, "--record", record, "--json",
-            environment=machine.environment(),
+            "--probe-with", "gpu:0/power_limit",
+            environment=machine.environment() | {"XDG_STATE_HOME": str(tmp_path)},
         )  # fmt: skip
         out, err = started.communicate(timeout=60)
         other.kill()
     found = json.loads(out)
     assert found["fingerprint"]["steps_per_s"] == pytest.approx(19, abs=6), err
     assert "progress" in found["used"]
+    assert "comes back" in err
+    assert machine.setting(0).power_limit_w == 700.0
 
 
 def test_a_timeline_of_measure_is_read(gpus, record, tmp_path):

@@ -241,3 +241,45 @@ def test_where_to_probe_and_what_to_choose():
 def test_a_process_that_is_not_there_is_refused():
     with pytest.raises(BadInput, match="no process"):
         match_process(2**22 + 1, benchmarks=RECORD)
+
+
+PROBE = """
+import json, os, sys
+from dataclasses import replace
+from wattsmith.flows.matching_live import watch_process
+from wattsmith.flows.matching_probe import probe_by_knob
+from wattsmith.terms.facts import as_plain
+speeds = iter([20.0, 16.0])
+def look():
+    seen = watch_process(os.getpid(), seconds_s=3.3, meters="gpu", tell=lambda _: None)
+    return replace(seen, steps_per_s=next(speeds))
+print(json.dumps(as_plain(probe_by_knob(look, settle_s=0.2))))
+"""
+
+
+def test_a_probe_turns_the_limit_for_a_while_and_puts_it_back(card, tmp_path):
+    card.play(0, 0.9, start_s=card.booted_s)  # 640 W
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env=os.environ | card.environment() | {"XDG_STATE_HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["setting"] == pytest.approx(0.65)
+    assert found["power_ratio"] == pytest.approx(455 / 640, rel=0.01)
+    assert found["time_ratio"] == 1.25
+    assert card.setting(0).power_limit_w == 700.0
+
+
+def test_a_probe_may_be_of_the_clients_own_making():
+    from wattsmith.flows.matching_probe import probe_between
+
+    found = probe_between(
+        Fingerprint(features={}, power_w=400.0, steps_per_s=10.0),
+        Fingerprint(features={}, power_w=300.0, steps_per_s=8.0),
+        0.5,
+    )
+    assert (found.time_ratio, found.power_ratio) == (1.25, 0.75)
+    with pytest.raises(BadInput, match="says nothing"):
+        probe_between(Fingerprint(features={}), Fingerprint(features={}), 0.5)

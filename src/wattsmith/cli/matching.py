@@ -59,6 +59,14 @@ def match_program(
             metavar="S,T,P",
         ),
     ] = None,
+    probe_with: Annotated[
+        str | None,
+        typer.Option(
+            help="With --pid: turn this knob down for a while, such as gpu:0/power_limit, under a lease that puts it "
+            "back, and match with what that gave.",
+            metavar="KNOB",
+        ),
+    ] = None,
     power_limit: Annotated[
         str | None, typer.Option(help="Of the device, if the trace does not say.", metavar="POWER")
     ] = None,
@@ -80,6 +88,8 @@ def match_program(
     Example: wattsmith match trace.parquet --record h200
     """
     _require_one_of(source, pid, model)
+    if probe_with is not None and pid is None:
+        raise BadInput("--probe-with turns a knob while a process runs: give that process with --pid")
     options: dict[str, Any] = {
         "record": record,
         "neighbours": neighbours,
@@ -90,10 +100,11 @@ def match_program(
         "save": save,
         "structure": None if model is None else structure_of(model, batch, inputs),
     }
-    live = {"meters": meters, "progress": progress}
+    live: dict[str, Any] = {"meters": meters, "progress": progress}
     code = 0
     if pid is not None:
-        found = match_process(pid, _tell, **options, **live, seconds_s=parse_quantity(seconds, "time"))
+        live |= {"probe_with": probe_with, "seconds_s": parse_quantity(seconds, "time")}
+        found = match_process(pid, _tell, **options, **live)
     elif source and _is_trace(source):
         found = match(source[0], **options)
     elif source:

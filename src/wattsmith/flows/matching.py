@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from wattsmith.flows.matching_live import watch_command, watch_process
+from wattsmith.flows.matching_probe import probe_by_knob
 from wattsmith.flows.records import runs_of, shipped_records
 from wattsmith.flows.telemetry_files import read_telemetry, write_telemetry
 from wattsmith.match.curves import curve_book, guess_response, probe_setting
@@ -98,9 +100,18 @@ def match_command(command: Sequence[str], tell: Tell = lambda _: None, **options
 
 
 def match_process(pid: int, tell: Tell = lambda _: None, **options: Any) -> Match:
-    """Watch process PID for a while and match it. OPTIONS as in `match`, and `meters`, `progress`, `seconds_s`."""
+    """Watch process PID for a while and match it. OPTIONS as in `match`, and `meters`, `progress`, `seconds_s`.
+
+    With `probe_with`, such as "gpu:0/power_limit", that knob is turned under a lease for as long again, and put back.
+    """
     live, others = _split(options)
-    return match(_kept(watch_process(pid, tell=tell, **live), others), **others)
+    knob = others.pop("probe_with", None)
+    seen = _kept(watch_process(pid, tell=tell, **live), others)
+    if knob is not None:
+        tell(f"probing: {knob} goes down for a while, and comes back")
+        probe = probe_by_knob(partial(watch_process, pid, tell=tell, **live), knob, usual=fingerprint_of(seen))
+        others["probes"] = (*others.get("probes", ()), probe)
+    return match(seen, **others)
 
 
 def benchmarks_in(record: str | None) -> list[Benchmark]:
