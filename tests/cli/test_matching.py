@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 from tests.cli.running import python, start_wattsmith, wattsmith
+from typer.testing import CliRunner
 
+from wattsmith.cli import app
 from wattsmith.store.lines import LinesStore
 from wattsmith.store.shipped import open_shipped
 
@@ -29,16 +31,22 @@ def record(tmp_path_factory):
     return path
 
 
+def here(*arguments):
+    """`wattsmith match ARGUMENTS` in this process, which is quick: its code, output, and what it complained about."""
+    done = CliRunner().invoke(app, ["match", *map(str, arguments)])
+    return done.exit_code, done.stdout, str(done.exception)
+
+
 def test_a_trace_is_matched_and_the_evidence_drawn(record, tmp_path):
-    done = wattsmith("match", trace(tmp_path / "t.csv"), "--record", record, "--plot", tmp_path / "p.png")
-    assert done.returncode in (0, 3), done.stderr
-    assert "nearest benchmark" in done.stdout
+    code, said, _ = here(trace(tmp_path / "t.csv"), "--record", record, "--plot", tmp_path / "p.png")
+    assert code in (0, 3)
+    assert "nearest benchmark" in said
     assert (tmp_path / "p.png").stat().st_size > 5000
 
 
 def test_json_has_the_evidence(record, tmp_path):
-    done = wattsmith("match", trace(tmp_path / "t.csv"), "--record", record, "--json", "--neighbours", "3")
-    found = json.loads(done.stdout)
+    _, said, _ = here(trace(tmp_path / "t.csv"), "--record", record, "--json", "--neighbours", "3")
+    found = json.loads(said)
     assert len(found["neighbours"]) == 3
     assert found["used"] == ["power_mean", "busy", "memory_used"]
     assert found["fingerprint"]["features"]["power_mean"] == pytest.approx(0.5)
@@ -50,17 +58,30 @@ def test_two_seconds_are_too_short(tmp_path):
     assert "s long; a program is recognised from 3 s on" in done.stderr
 
 
-def test_exactly_one_source_is_wanted():
-    done = wattsmith("match", "t.csv", "--pid", "1")
-    assert done.returncode == 2
-    assert "give one of" in done.stderr
+@pytest.mark.parametrize("arguments", [[], ["t.csv", "--pid", "1"]])
+def test_exactly_one_source_is_wanted(arguments):
+    assert "give one of" in here(*arguments)[2]
 
 
-def test_a_probe_that_cannot_be_read_says_how_it_is_written(tmp_path):
-    done = wattsmith("match", trace(tmp_path / "t.csv"), "--record", "h200", "--probe", "much")
-    assert done.returncode == 2
-    assert "probe" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("probe", ["much", "0.5", "0.5,1,2,3", ",1,1", "-1,1,1"])
+def test_a_probe_that_cannot_be_read_says_how_it_is_written(tmp_path, probe):
+    assert "probe" in here(trace(tmp_path / "t.csv"), "--record", "h200", f"--probe={probe}")[2]
+
+
+def test_a_knob_is_turned_only_while_a_process_runs(tmp_path):
+    assert "--pid" in here(trace(tmp_path / "t.csv"), "--probe-with", "gpu:0/power_limit")[2]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    assert "there is no file" in here(tmp_path / "none.parquet", "--record", "h200")[2]
+
+
+def test_a_model_about_to_run_is_matched_by_its_layers(record, tmp_path):
+    pytest.importorskip("torch", reason="LAYERS ARE NOT TESTED: torch is not installed")
+    (tmp_path / "net.py").write_text("import torch\nbuild = lambda: torch.nn.Conv2d(3, 16, 3)\n")
+    code, said, _ = here("--model", f"{tmp_path}/net.py:build", "--input", "3x32x32", "--record", record, "--json")
+    assert code in (0, 3)
+    assert "conv_flops" in json.loads(said)["used"]
 
 
 def test_a_command_runs_with_its_own_exit_code_and_is_matched(gpus, record, tmp_path):
@@ -73,8 +94,8 @@ def test_a_command_runs_with_its_own_exit_code_and_is_matched(gpus, record, tmp_
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["simulated"]
     assert found["fingerprint"]["power_w"] == pytest.approx(460, abs=10)
-    again = wattsmith("match", tmp_path / "kept.parquet", "--record", record, "--json")
-    assert json.loads(again.stdout)["neighbours"] == found["neighbours"]
+    again = json.loads(here(tmp_path / "kept.parquet", "--record", record, "--json")[1])
+    assert again["neighbours"] == found["neighbours"]
 
 
 def test_a_running_process_is_watched_for_a_while(gpus, record, tmp_path):
@@ -102,6 +123,6 @@ def test_a_timeline_of_measure_is_read(gpus, record, tmp_path):
     kept = tmp_path / "t.parquet"
     made = wattsmith("measure", "-q", "--timeline", kept, "--", "sleep", "3.5", environment=machine.environment())
     assert made.returncode == 0, made.stderr
-    found = json.loads(wattsmith("match", kept, "--record", record, "--json").stdout)
+    found = json.loads(here(kept, "--record", record, "--json")[1])
     assert found["fingerprint"]["power_w"] == pytest.approx(580, abs=5)
     assert found["fingerprint"]["features"]["clock"] == pytest.approx(1.0)
