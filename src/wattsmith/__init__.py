@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.matching import match
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
+    from wattsmith.flows.planning import plan as plan
     from wattsmith.flows.recording import record
     from wattsmith.flows.splitting import boundary as boundary
     from wattsmith.flows.splitting import opaque as opaque
@@ -64,6 +65,8 @@ _HOMES = {
     "replay": ("wattsmith.flows.measuring", "replay"),
     "split": ("wattsmith.flows.splitting", "split"),
     "tune": ("wattsmith.flows.tuning", "tune"),
+    # Takes facts that live in terms.schedule, so that whoever calls it imports from there anyway.
+    "plan": ("wattsmith.flows.planning", "plan"),
     # Marks that are written inside of a step; they belong to split, so that the list above stays short.
     "boundary": ("wattsmith.flows.splitting", "boundary"),
     "opaque": ("wattsmith.flows.splitting", "opaque"),

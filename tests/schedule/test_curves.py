@@ -1,5 +1,6 @@
 """Responses, their hulls, and one job within a deadline."""
 
+import itertools
 import math
 
 import pytest
@@ -61,8 +62,8 @@ def test_the_hull_is_convex_and_never_above_a_point(rows):
 @given(lists(tuples(floats(1, 500), floats(0.1, 10)), min_size=1, max_size=9))
 def test_the_rate_hull_rises_with_falling_slope(points):
     hull = [points[place] for place in rate_hull(points)]
-    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(hull, hull[1:], strict=False) if b[0] > a[0]]
-    assert all(before >= after - 1e-9 * abs(before) for before, after in zip(slopes, slopes[1:], strict=False))
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(hull) if b[0] > a[0]]
+    assert all(before >= after - 1e-9 * abs(before) for before, after in itertools.pairwise(slopes))
     assert max(rate for _, rate in points) == hull[-1][1]
 
 

@@ -11,6 +11,7 @@ from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.feeding import feed
 from wattsmith.cli.matching import match_program
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
+from wattsmith.cli.planning import plan_command
 from wattsmith.cli.recording import record
 from wattsmith.cli.report_analysis import page as _page  # noqa: F401 - joins the group
 from wattsmith.cli.report_session import run as _run  # noqa: F401 - joins the group
@@ -51,6 +52,7 @@ app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings
 )
 app.add_typer(record, name="record")
 app.command("estimate")(estimate_command)
+app.command("plan")(plan_command)
 app.command("match")(match_program)
 app.add_typer(tune, name="tune")
 app.command("split")(split_command)

@@ -222,7 +222,8 @@ def _place(
         best: tuple[int, int, str] | None = None
         for name, devices in free.items():
             node = state.nodes[name]
-            if node.kind == need.kind and len(devices) >= need.devices and _has_memory(need, node):
+            fits = node.kind == need.kind and len(devices) >= need.devices and _has_memory(need, node)
+            if fits and node.allows(point.setting):
                 key = (len(devices), node.memory_bytes or 0, name)
                 if best is None or key < best:
                     best = key

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from wattsmith.schedule.curves import thinned
@@ -53,7 +53,8 @@ def make_plan(
     jobs = [_with_deadline(job, wish) for job in in_order(jobs)]
     for job in jobs:
         _check_deadline(job, wish)
-    jobs = [_that_fit(job, nodes, sizes or {}) for job in jobs]
+    jobs = [_that_fit(job, nodes, sizes or {}, exact=wish.exact) for job in jobs]
+    jobs = _in_time_for_others(jobs, wish)
     idle_w = sum(node.base_w + node.count * node.idle_w for node in nodes)
     _check_budget(wish, idle_w)
     grid = _grid(jobs, nodes, wish, idle_w)
@@ -68,9 +69,23 @@ def make_plan(
 
 
 def _with_deadline(job: Job, wish: Wish) -> Job:
-    from dataclasses import replace
-
     return job if job.deadline_s is not None or wish.deadline_s is None else replace(job, deadline_s=wish.deadline_s)
+
+
+def _in_time_for_others(jobs: Sequence[Job], wish: Wish) -> list[Job]:
+    """JOBS with deadlines that leave those which wait for them their shortest time, where they can be kept at all."""
+    latest_s: dict[str, float] = {}
+    found = []
+    for job in reversed(jobs):
+        fastest_s = min(job.steps / max(point.rate for point in need.response.points) for need in job.needs)
+        own_s = math.inf if job.deadline_s is None else job.deadline_s
+        asked_s = min(own_s, latest_s.get(job.name, math.inf))
+        begin_s = max(wish.now_s, job.release_s or wish.now_s)
+        deadline_s = asked_s if begin_s + fastest_s <= asked_s else own_s
+        for name in job.after:
+            latest_s[name] = min(latest_s.get(name, math.inf), deadline_s - fastest_s)
+        found.append(job if deadline_s == math.inf else replace(job, deadline_s=deadline_s))
+    return found[::-1]
 
 
 def _check_deadline(job: Job, wish: Wish) -> None:
@@ -85,10 +100,8 @@ def _check_deadline(job: Job, wish: Wish) -> None:
         )
 
 
-def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int]) -> Job:
+def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int], *, exact: bool) -> Job:
     """JOB with the ways to run it that some node has memory and devices for, on fewer settings where there are many."""
-    from dataclasses import replace
-
     kinds = [need for need in job.needs if any(node.kind == need.kind for node in nodes)]
     if not kinds:
         raise NoPlan(
@@ -107,7 +120,18 @@ def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int]) -> 
         most = max(node.usable for node in nodes)
         least = min(need.devices for need in roomy)
         raise NoPlan(f"{job.name!r} needs {least} devices of one machine, and the largest machine has {most}")
+    if exact:
+        fitting = [_settable(need, nodes) for need in fitting]
     return replace(job, needs=tuple(replace(need, response=thinned(need.response, SETTINGS)) for need in fitting))
+
+
+def _settable(need: Need, nodes: Sequence[PoolNode]) -> Need:
+    """NEED with the settings that every node of its kind may have: exact plans count devices by kind."""
+    mine = [node for node in nodes if node.kind == need.kind]
+    points = tuple(p for p in need.response.points if all(node.allows(p.setting) for node in mine))
+    if not points:
+        raise NoPlan(f"no setting is allowed on every {need.kind}; leave out --exact")
+    return replace(need, response=replace(need.response, points=points))
 
 
 def _has_memory(need: Need, node: PoolNode) -> bool:
@@ -201,8 +225,6 @@ def _slot_s(jobs: Sequence[Job], horizon_s: float, wish: Wish) -> float:
 
 def _narrowed(grid: Grid, jobs: Sequence[Job], sigmas: float) -> Grid:
     """GRID with a guard band for all jobs at once, which is wider than that of those which run together."""
-    from dataclasses import replace
-
     squares = common = 0.0
     for job in jobs:
         worst = max(job.needs, key=lambda need: max(point.power_w for point in need.response.points))
@@ -295,7 +317,12 @@ def _plan(
 
 
 def _shortest_s(jobs: Sequence[Job]) -> float:
-    return max(min(job.steps / max(point.rate for point in need.response.points) for need in job.needs) for job in jobs)
+    """The longest chain of jobs that wait for each other, each at its fastest."""
+    ends_s: dict[str, float] = {}
+    for job in in_order(jobs):
+        alone_s = min(job.steps / max(point.rate for point in need.response.points) for need in job.needs)
+        ends_s[job.name] = alone_s + max((ends_s[name] for name in job.after), default=0.0)
+    return max(ends_s.values())
 
 
 def _integral(stretches: Sequence[Stretch], series: Series | None) -> float | None:

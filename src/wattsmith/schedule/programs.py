@@ -126,7 +126,8 @@ def bound_of(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid) -> Boun
     does = sparse.csr_matrix((steps / scale[job], (job, number)), shape=(len(jobs), len(columns)))
     pairs, row = np.unique(job * grid.count + slot, return_inverse=True)
     once = sparse.csr_matrix((np.ones(len(columns)), (row, number)), shape=(len(pairs), len(columns)))
-    limits = [(once, np.ones(len(pairs)))]
+    ends = np.array([_window(each, grid)[1] for each in jobs])
+    limits = [(once, np.minimum(1.0, ends[pairs // grid.count] - pairs % grid.count))]
     budgeted = np.isfinite(grid.free_w)
     power = sparse.csr_matrix(([_draws_w(column) for column in columns], (slot, number)), (grid.count, len(columns)))
     limits.append((power[budgeted], np.array(grid.free_w)[budgeted]))

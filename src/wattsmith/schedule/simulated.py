@@ -55,6 +55,7 @@ class Simulation:
     energy_j: float  # of the jobs
     over_s: float  # simulated time in which the true power was above the budget
     most_over_ratio: float
+    most_used_ratio: float  # the true power at its highest, of the budget
     matches: int  # that were asked for again
     lost: tuple[str, ...] = ()  # jobs that nobody accounts for; there must be none
 
@@ -129,7 +130,7 @@ def simulate(
         world.push(NodeLost(time_s=at_s, node=node))
         world.push(NodeBack(time_s=at_s + lasts_s, node=node))
     jobs = {event.job.name: event.job for event in events if isinstance(event, JobSubmitted)}
-    decisions, deciding_s, over_s, most_over = 0, 0.0, 0.0, 0.0
+    decisions, deciding_s, over_s, most_over, most_used = 0, 0.0, 0.0, 0.0, 0.0
     begin_s = now_s = world.events[0][0] if world.events else 0.0
     while world.events:
         at_s, _, event, turn = heapq.heappop(world.events)
@@ -138,6 +139,7 @@ def simulate(
         if turn >= 0 and _job_of(event) not in world.busy:
             continue
         true_w = state.idle_w + world.above_w
+        most_used = max(most_used, true_w / state.budget_w)
         if true_w > state.budget_w * (1 + 1e-9):
             over_s += at_s - now_s
             most_over = max(most_over, true_w / state.budget_w - 1) if at_s > now_s else most_over
@@ -171,6 +173,7 @@ def simulate(
         energy_j=world.energy_j,
         over_s=over_s,
         most_over_ratio=most_over,
+        most_used_ratio=most_used,
         matches=world.matches,
         lost=tuple(sorted(set(jobs) - accounted)),
     )

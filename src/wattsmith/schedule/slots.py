@@ -8,7 +8,7 @@ a job with a choice leaves scarce slots to those without.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattsmith.schedule.curves import energy_hull
@@ -102,6 +102,7 @@ class Room:
         self.squares = np.zeros(grid.count)  # of the errors of what is drawn
         self.common = 0.0
         self.free = {node.name: _usable(node, grid.count) for node in nodes}
+        self.untouched = {node.name: True for node in nodes}
 
     def fits(self, need: Need, point: OperatingPoint) -> Any:
         """By slot: whether NEED at POINT stays within the budget beside what runs there, its doubt included."""
@@ -128,6 +129,7 @@ class Room:
             self.squares[slot] += square
             self.common = max(self.common, common)
             self.free[placed.node.name][list(placed.devices), slot] = False
+        self.untouched[placed.node.name] = False
 
 
 def _usable(node: PoolNode, count: int) -> Any:
@@ -203,17 +205,22 @@ def place(job: Job, room: Room, objective: Objective, release_s: float, prices: 
     for need in sorted(job.needs, key=lambda one: one.devices):
         if best is not None and job.fewest_devices and need.devices > best[1].need.devices:
             break
-        for node in room.nodes:
+        for node in sorted(room.nodes, key=lambda one: not room.untouched[one.name]):
             if node.kind != need.kind or node.usable < need.devices or not _memory_fits(need, node):
                 continue
-            free = room.free[node.name]
-            alike = (node.kind, need.devices, node.memory_bytes, free.tobytes())
-            if alike in seen:  # another node that is just as free
+            if not any(node.allows(point.setting) for point in need.response.points):
                 continue
+            free = room.free[node.name]
+            alike = (node.kind, need.devices, node.memory_bytes, node.power_limits_w, free.tobytes())
+            whole = (node.kind, need.devices, node.memory_bytes, node.power_limits_w, node.usable)
+            if alike in seen or (whole in seen and node.usable == need.devices):
+                continue  # another node is just as free, or is wholly free and no larger
             seen.add(alike)
+            if bool(free.all()):
+                seen.add(whole)
             devices = _devices(free, need.devices, first)
             usable = free[list(devices)].all(axis=0)
-            for pieces, cost, rank in _ways(job, need, room, objective, usable, first, deadline_s, prices, extra):
+            for pieces, cost, rank in _ways(job, need, node, room, objective, usable, first, deadline_s, prices, extra):
                 ends_s = grid.begin_s + pieces[-1].slot * grid.slot_s + pieces[-1].until_s
                 key = (rank, ends_s, float(free.any(axis=1).sum() - need.devices), float(node.memory_bytes or 0))
                 if best is None or key < best[0]:
@@ -257,6 +264,7 @@ def _why_not(job: Job, room: Room, release_s: float, deadline_s: float) -> str:
 def _ways(
     job: Job,
     need: Need,
+    node: PoolNode,
     room: Room,
     objective: Objective,
     usable: Any,
@@ -266,9 +274,12 @@ def _ways(
     extra: Any,
 ) -> list[tuple[list[Piece], float, float]]:
     """Ways to run JOB so, each with its cost and its rank: the lower the better."""
-    points = list(energy_hull(need.response))
+    settable = replace(
+        need.response, points=tuple(point for point in need.response.points if node.allows(point.setting))
+    )
+    points = list(energy_hull(settable))
     if objective is Objective.TIME:
-        points = sorted(need.response.points, key=lambda point: -point.rate)
+        points = sorted(settable.points, key=lambda point: -point.rate)
     fits = {point: room.fits(need, point) & usable for point in points}
     ways = [_whole(job, need, room.grid, objective, fits, first, deadline_s, prices, extra)]
     if job.pausable:
@@ -312,7 +323,8 @@ def _whole(
         if objective is Objective.TIME:
             rank = (starts + length) * grid.slot_s
         rank = np.where(good, rank, math.inf)
-        place = int(rank.argmin())
+        # Of starts that are as good, the first: sums in another order differ in their last digits.
+        place = int(np.argmax(rank <= rank.min() + EPSILON * abs(rank.min())))
         if best is None or rank[place] < best[0] - EPSILON * abs(best[0]):
             best = float(rank[place]), int(starts[place]), point, float(cost[place])
     if best is None:

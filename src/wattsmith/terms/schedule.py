@@ -108,7 +108,7 @@ class PoolNode:
     memory_bytes: int | None = None  # of each device; None: not known
     idle_w: float = 0.0  # of each device
     base_w: float = 0.0  # of the rest of the machine, always drawn
-    power_limits_w: tuple[float, float] | None = None  # least and most that may be set; None: left as found
+    power_limits_w: tuple[float, float] | None = None  # least and most that may be set; None: whatever a job asks for
     excluded: tuple[int, ...] = ()  # devices that must not be used
 
     def __post_init__(self) -> None:
@@ -123,6 +123,12 @@ class PoolNode:
     def usable(self) -> int:
         """Devices that may be used."""
         return self.count - len(set(self.excluded))
+
+    def allows(self, setting: Setting) -> bool:
+        """Whether its devices may be set so."""
+        if setting.power_limit_w is None or self.power_limits_w is None:
+            return True
+        return self.power_limits_w[0] <= setting.power_limit_w <= self.power_limits_w[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,324 @@
+"""Jobs and pools as people write them: YAML with units, and errors that name line and field."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from wattsmith.schedule.yaml_tree import Value, read_tree
+from wattsmith.terms.errors import BadTerm
+from wattsmith.terms.quantity import parse_quantity
+from wattsmith.terms.schedule import Doubt, OperatingPoint, PoolNode, SettingSource, Shape
+from wattsmith.terms.work import Setting
+
+FIGURES = ("memory", "curve", "step", "power", "doubt")
+MODEL = ("model", "input", "batch", "precision", "mode", "optimizer", "samples", "epochs", "record")
+JOB = (
+    *("name", "steps", "gpus", "scaling", "on", *FIGURES, *MODEL, "release", "deadline", "pausable", "pause_every"),
+    *("resume", "after", "weight", "micro_batch", "concurrency", "loader_workers", "pacing_gap"),
+)
+NODE = ("name", "device", "count", "memory", "idle", "base", "power_limits", "excluded")
+POINT = ("power_limit", "clock", "step", "rate", "power", "p99", "peak")
+DOUBT = ("power", "common", "time")
+SCALING = 0.95  # of the speed, kept with each doubling of devices, where a file does not tell
+CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What is written of a job on one kind of device."""
+
+    points: tuple[OperatingPoint, ...]
+    memory_bytes: float | None = None
+    doubt: Doubt = field(default_factory=Doubt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How many devices a job may have."""
+
+    least: int = 1
+    most: int | None = 1  # None: as many as a machine has
+    fewest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenJob:
+    """A job as its file has it. Figures by kind of device; "" stands for every kind."""
+
+    name: str
+    at: Value  # where it stands, for errors
+    steps: float | None
+    wanted: Wanted
+    scaling: float
+    figures: Mapping[str, Figures]
+    model: Mapping[str, object]  # options of an estimate; empty: plain figures are given
+    release_s: float | None
+    deadline_s: float | None
+    pausable: bool
+    pause_every_s: float | None
+    resume_s: float
+    after: tuple[str, ...]
+    weight: float
+    shape: Shape
+
+
+def read_jobs(path: Path, now_s: float) -> list[WrittenJob]:
+    """The jobs in a file. Times without a date are the next such time after NOW_S; "2h" is so long after it."""
+    top = read_tree(path).fields(("jobs",))
+    if "jobs" not in top:
+        raise read_tree(path).wrong("there must be a list called jobs")
+    jobs = [_job(one, now_s) for one in top["jobs"].items()]
+    if not jobs:
+        raise top["jobs"].wrong("there is no job in it")
+    seen: dict[str, int] = {}
+    for job in jobs:
+        if job.name in seen:
+            raise job.at.wrong(f"a job called {job.name!r} stands in line {seen[job.name]} already")
+        seen[job.name] = job.at.line
+    return jobs
+
+
+def read_pool(path: Path) -> list[PoolNode]:
+    """The nodes in a file."""
+    tree = read_tree(path)
+    top = tree.fields(("nodes",))
+    if "nodes" not in top or not top["nodes"].items():
+        raise tree.wrong("there must be a list called nodes, with at least one")
+    found: list[PoolNode] = []
+    for one in top["nodes"].items():
+        node = _node(one)
+        if any(node.name == other.name for other in found):
+            raise one.wrong(f"there are two nodes called {node.name!r}")
+        found.append(node)
+    return found
+
+
+def _node(at: Value) -> PoolNode:
+    fields = at.fields(NODE)
+    for name in ("name", "device"):
+        if name not in fields:
+            raise at.wrong(f"a node needs a {name}")
+    limits = fields.get("power_limits")
+    ends_w = None
+    if limits is not None:
+        both = [_quantity(one, "power") for one in limits.items()]
+        if len(both) != 2 or not 0 < both[0] <= both[1]:
+            raise limits.wrong("write the least and the most, such as [100W, 300W]")
+        ends_w = (both[0], both[1])
+    memory = fields.get("memory")
+    try:
+        return PoolNode(
+            name=fields["name"].text(),
+            kind=fields["device"].text().lower(),
+            count=_count(fields["count"]) if "count" in fields else 1,
+            memory_bytes=None if memory is None else int(_positive(memory, "memory")),
+            idle_w=_quantity(fields["idle"], "power") if "idle" in fields else 0.0,
+            base_w=_quantity(fields["base"], "power") if "base" in fields else 0.0,
+            power_limits_w=ends_w,
+            excluded=tuple(_count(one, least=0) for one in fields["excluded"].items()) if "excluded" in fields else (),
+        )
+    except BadTerm as refused:
+        raise at.wrong(str(refused)) from refused
+
+
+def _job(at: Value, now_s: float) -> WrittenJob:
+    fields = at.fields(JOB)
+    if "name" not in fields:
+        raise at.wrong("a job needs a name")
+    figures = {}
+    if "on" in fields:
+        kinds = fields["on"].plain
+        if not isinstance(kinds, dict) or not kinds:
+            raise fields["on"].wrong("must hold figures by kind of device, such as a100: {step: 100ms, power: 300W}")
+        figures = {kind.lower(): _figures(value, value.fields(FIGURES), fields) for kind, value in kinds.items()}
+    if "curve" in fields or "step" in fields:
+        figures[""] = _figures(at, fields, fields)
+    model = {name: _plain(fields[name]) for name in MODEL if name in fields} if "model" in fields else {}
+    if not figures and not model:
+        raise at.wrong("how does it run? Give step and power, a curve, figures on: devices, or a model to estimate")
+    if "steps" not in fields and not ("model" in fields and "samples" in fields):
+        raise at.wrong("how much is there to do? Give steps, or samples and epochs of a model")
+    try:
+        return WrittenJob(
+            name=fields["name"].text(),
+            at=at,
+            steps=_number(fields["steps"], positive=True) if "steps" in fields else None,
+            wanted=_wanted(fields["gpus"]) if "gpus" in fields else Wanted(),
+            scaling=_share(fields["scaling"]) if "scaling" in fields else SCALING,
+            figures=figures,
+            model=model,
+            release_s=_time(fields["release"], now_s) if "release" in fields else None,
+            deadline_s=_time(fields["deadline"], now_s) if "deadline" in fields else None,
+            pausable=_yes(fields["pausable"]) if "pausable" in fields else False,
+            pause_every_s=_positive(fields["pause_every"], "time") if "pause_every" in fields else None,
+            resume_s=_quantity(fields["resume"], "time") if "resume" in fields else 0.0,
+            after=_names(fields["after"]) if "after" in fields else (),
+            weight=_number(fields["weight"], positive=True) if "weight" in fields else 1.0,
+            shape=_shape(fields),
+        )
+    except BadTerm as refused:
+        raise at.wrong(str(refused)) from refused
+
+
+def _shape(fields: Mapping[str, Value]) -> Shape:
+    def count(name: str, least: int = 1) -> int | None:
+        return _count(fields[name], least=least) if name in fields else None
+
+    return Shape(
+        batch=count("batch"),
+        micro_batch=count("micro_batch"),
+        concurrency=count("concurrency"),
+        precision=fields["precision"].text() if "precision" in fields else None,
+        loader_workers=count("loader_workers", 0),
+        pacing_gap_s=_quantity(fields["pacing_gap"], "time") if "pacing_gap" in fields else None,
+    )
+
+
+def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value]) -> Figures:
+    if "curve" in fields:
+        points = tuple(_point(one, one.fields(POINT)) for one in fields["curve"].items())
+        if not points:
+            raise fields["curve"].wrong("a curve needs at least one point")
+    elif "step" in fields and "power" in fields:
+        points = (_point(at, {"step": fields["step"], "power": fields["power"]}),)
+    else:
+        raise at.wrong("give a curve, or both step (the time of one) and power")
+    memory = fields.get("memory") or job.get("memory")
+    doubt = fields.get("doubt") or job.get("doubt")
+    return Figures(
+        points=points,
+        memory_bytes=None if memory is None else _positive(memory, "memory"),
+        doubt=Doubt() if doubt is None else _doubt(doubt),
+    )
+
+
+def _doubt(at: Value) -> Doubt:
+    if isinstance(at.plain, str):
+        share = _share(at)
+        return Doubt(power_ratio=share, time_ratio=share)
+    shares = {name: _share(value) for name, value in at.fields(DOUBT).items()}
+    return Doubt(
+        power_ratio=shares.get("power", 0.0), common_ratio=shares.get("common", 0.0), time_ratio=shares.get("time", 0.0)
+    )
+
+
+def _point(at: Value, fields: Mapping[str, Value]) -> OperatingPoint:
+    if "power" not in fields or not ("step" in fields or "rate" in fields):
+        raise at.wrong("a point needs power, and step (the time of one) or rate (steps a second)")
+    rate = _number(fields["rate"], positive=True) if "rate" in fields else 1 / _positive(fields["step"], "time")
+    return OperatingPoint(
+        setting=Setting(
+            power_limit_w=_positive(fields["power_limit"], "power") if "power_limit" in fields else None,
+            clock_hz=_positive(fields["clock"], "frequency") if "clock" in fields else None,
+        ),
+        rate=rate,
+        power_w=_positive(fields["power"], "power"),
+        p99_w=_positive(fields["p99"], "power") if "p99" in fields else None,
+        peak_w=_positive(fields["peak"], "power") if "peak" in fields else None,
+        source=SettingSource.STATED,
+    )
+
+
+def _wanted(at: Value) -> Wanted:
+    if isinstance(at.plain, dict):
+        fields = at.fields(("least", "most", "fewest"))
+        least = _count(fields["least"]) if "least" in fields else 1
+        most = _count(fields["most"]) if "most" in fields else None
+        if most is not None and most < least:
+            raise at.wrong(f"at least {least} and at most {most} cannot both be")
+        return Wanted(least=least, most=most, fewest="fewest" in fields and _yes(fields["fewest"]))
+    if at.plain == "fewest":
+        return Wanted(most=None, fewest=True)
+    count = _count(at)
+    return Wanted(least=count, most=count)
+
+
+def _names(at: Value) -> tuple[str, ...]:
+    return (at.plain,) if isinstance(at.plain, str) else tuple(one.text() for one in at.items())
+
+
+def _plain(at: Value) -> object:
+    if isinstance(at.plain, list):
+        return [_plain(one) for one in at.plain]
+    if at.place.endswith((".batch", ".samples", ".epochs")):
+        return _count(at)
+    return at.text()
+
+
+def _quantity(at: Value, kind: str) -> float:
+    try:
+        value = parse_quantity(at.text(), kind)
+    except BadTerm as refused:
+        raise at.wrong(str(refused)) from refused
+    if value < 0:
+        raise at.wrong(f"must not be negative, got {at.plain}")
+    return value
+
+
+def _positive(at: Value, kind: str) -> float:
+    value = _quantity(at, kind)
+    if value == 0:
+        raise at.wrong("must be more than nothing")
+    return value
+
+
+def _number(at: Value, *, positive: bool = False) -> float:
+    try:
+        value = float(at.text())
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or (positive and value <= 0):
+        raise at.wrong(f"must be a {'positive ' if positive else ''}number, got {at.said}")
+    return value
+
+
+def _count(at: Value, *, least: int = 1) -> int:
+    value = _number(at)
+    if not value.is_integer() or value < least:
+        raise at.wrong(f"must be a whole number from {least} on, got {at.said}")
+    return int(value)
+
+
+def _share(at: Value) -> float:
+    text = at.text()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise at.wrong(f"must be a share such as 5% or 0.05, got {at.said}")
+    return share
+
+
+def _yes(at: Value) -> bool:
+    said = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if not isinstance(at.plain, str) or at.plain.lower() not in said:
+        raise at.wrong(f"must be yes or no, got {at.said}")
+    return said[at.plain.lower()]
+
+
+def _time(at: Value, now_s: float) -> float:
+    try:
+        return moment(at.text(), now_s)
+    except BadTerm as refused:
+        raise at.wrong(str(refused)) from refused
+
+
+def moment(text: str, now_s: float) -> float:
+    """TEXT as seconds since 1970: a date and time, "18:00" (the next, UTC), or "6h" after NOW_S."""
+    if clock := CLOCK.fullmatch(text.strip()):
+        now = datetime.fromtimestamp(now_s, UTC)
+        at = now.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
+        return (at if at > now else at + timedelta(days=1)).timestamp()
+    try:
+        at = datetime.fromisoformat(text.strip())
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        pass
+    try:
+        return now_s + parse_quantity(text.strip().removeprefix("+"), "time")
+    except BadTerm:
+        raise BadTerm(f"{text!r} is no time: write 2026-11-16T18:00Z, 18:00 or 6h") from None
