@@ -1,6 +1,6 @@
 """Curves of left-out programs and the settings chosen by them, beside other ways to guess a curve."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +9,8 @@ import numpy as np  # noqa: TID253 - a script, not part of the package
 from matching.rows import Row
 from matching.sweeps import Sweep
 from wattsmith.match.curves import CurveBook, curve_book, guess_response, probe_setting, response_logs
-from wattsmith.match.settling import SAME, TRIALS, settle
+from wattsmith.match.recognising import recognise
+from wattsmith.match.settling import SAME, TRIALS, settle, settle_unguided
 from wattsmith.terms.telemetry import Benchmark, Fingerprint, Probe, Response
 
 SLOWDOWN = 0.05
@@ -156,9 +157,17 @@ def outcome(cases: Sequence[Case], place_of: Callable[[Case], tuple[int, int]]) 
     return Outcome(saved, oracle, slowed, trials)
 
 
-def settled(case: Case, trials: int = TRIALS) -> tuple[int, int]:
+def refused(case: Case) -> bool:
+    """Whether nothing in the record is near: then a setting is sought without it."""
+    found = recognise(case.book.points, Fingerprint(features=case.point.features), [case.probe])
+    return not found.recognised
+
+
+def settled(case: Case, refusals: Mapping[str, bool], trials: int = TRIALS) -> tuple[int, int]:
     response = case.point.response
     assert response is not None
+    if refusals[case.point.name]:
+        return halved(case, trials)
     end = settle(
         case.book,
         Fingerprint(features=case.point.features),
@@ -172,18 +181,10 @@ def settled(case: Case, trials: int = TRIALS) -> tuple[int, int]:
 
 def halved(case: Case, looks: int = TRIALS + 1) -> tuple[int, int]:
     """As many looks as we have with the probe, none of them led by a record: halving what is left."""
-    low, high, best = 0, len(case.book.settings) - 1, len(case.book.settings) - 1
-    time, power = case.truth
-    for _ in range(looks):
-        if high - low < 2:
-            break
-        place = (low + high) // 2
-        if time[place] <= np.log1p(SLOWDOWN):
-            high = place
-            best = min(best, place, key=lambda one: time[one] + power[one])
-        else:
-            low = place
-    return best, looks
+    assert case.point.response is not None
+    run = partial(measured, case.point.response)
+    end = settle_unguided(case.book.settings, run, slowdown=SLOWDOWN, looks=looks)
+    return int(np.argmin(np.abs(np.array(case.book.settings) - end.setting))), end.trials
 
 
 def held(case: Case) -> tuple[float, float]:
@@ -217,12 +218,13 @@ def response_rows(sweep: Sweep, *, bars: bool) -> list[Row]:
     at = f"probe at {cases[0].probe.setting:.2f}"
     once = outcome(cases, lambda case: (chosen(ours(case), case.book.settings), 0))
     floor = outcome(cases, lambda case: (chosen(own_smooth_curve(case), case.book.settings), 0))
-    looked = outcome(cases, settled)
+    refusals = {case.point.name: refused(case) for case in cases}
+    looked = outcome(cases, partial(settled, refusals=refusals))
     plain = outcome(cases, halved)
     ends = {"after one probe": once, "own curve without noise": floor, "halving, no record": plain}
     by_looks = {
         looks: (
-            outcome(cases, partial(settled, trials=looks - 1)).share,
+            outcome(cases, partial(settled, refusals=refusals, trials=looks - 1)).share,
             outcome(cases, partial(halved, looks=looks)).share,
         )
         for looks in (2, 3, 4)
@@ -233,7 +235,7 @@ def response_rows(sweep: Sweep, *, bars: bool) -> list[Row]:
     }
     test = f"{sweep.name}: curve of a left-out program"
     limit = f"{sweep.name}: {SLOWDOWN:.0%} slowdown limit"
-    tried = f"{np.mean(looked.trials):.1f} trials after the probe"
+    tried = f"{np.mean(looked.trials):.1f} trials after the probe, {sum(refusals.values())} refused"
     return [
         Row(test=test, measure=f"time error, {at}", ours=float(mine[:, 0].mean()), at_most=3.0 if bars else None,
             others=others[0], count=len(cases)),

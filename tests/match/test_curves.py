@@ -11,7 +11,7 @@ from tests.match.programs import SETTINGS, power_at, probed, program, programs, 
 from wattsmith.match.blending import folds
 from wattsmith.match.curves import curve_book, guess_response, probe_setting
 from wattsmith.match.nearness import distances, learnt_weights, scale_of
-from wattsmith.match.settling import choose_setting, settle
+from wattsmith.match.settling import choose_setting, settle, settle_unguided
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.telemetry import Fingerprint, Probe, Response
 
@@ -174,6 +174,15 @@ def test_a_job_that_surprises_is_moved_back():
         trials=5,
     )
     assert end.setting == 0.65 or time_at(end.setting, 0.9) <= 1.05
+
+
+@settings(max_examples=25)
+@given(bound=st.floats(0.0, 1.0), slowdown=st.sampled_from([0.02, 0.05, 0.1]))
+def test_a_job_unlike_everything_is_settled_by_looking_alone(bound, slowdown):
+    new = program("new", bound, 0.3)
+    end = settle_unguided(SETTINGS, partial(probed, new), slowdown=slowdown)
+    assert time_at(end.setting, bound) <= 1 + slowdown + 1e-9
+    assert end.energy_ratio <= 1.0
 
 
 def test_without_progress_nothing_is_slowed():

@@ -39,6 +39,12 @@ def test_something_unlike_everything_is_refused_with_what_to_do():
     assert found.nearest > found.farthest_known
 
 
+def test_with_a_probe_it_counts_whether_anything_reacted_alike():
+    new = program("new", 0.5, 0.4)
+    assert not recognise(programs(), seen(new), [replace(probed(new, 0.65), time_ratio=4.0)]).recognised
+    assert recognise(programs(), seen(new), [probed(new, 0.65)]).recognised
+
+
 def test_power_is_moved_to_the_clients_setting_by_each_ones_own_curve():
     point = program("a", 0.5, 0.4)
     assert at_setting(point, 0.5).features["power_mean"] == pytest.approx(0.8 * power_at(0.5, 0.4))

@@ -15,7 +15,7 @@ from wattsmith.match.features import fingerprint_of, layer_features
 from wattsmith.match.plot import plot_match
 from wattsmith.match.points import benchmarks_of
 from wattsmith.match.recognising import recognise
-from wattsmith.match.settling import Settled, choose_setting, settle
+from wattsmith.match.settling import Settled, choose_setting, settle, settle_unguided
 from wattsmith.store.opening import default_path
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.run import Structure
@@ -33,6 +33,7 @@ __all__ = [
     "match_process",
     "relative_curve",
     "settle",
+    "settle_unguided",
     "structure_of",
     "where_to_probe",
 ]

@@ -37,6 +37,18 @@ class Blender:
         far = distances(place[None, :], self.features, self.weights)[0]
         return _blend(place, self.features, far, self.stiff, self.sharp), np.asarray(far)
 
+    def farness(self, asked: Any, level: float) -> float:
+        """How far the nearest program is, over how far LEVEL of the programs at most are from the next group's."""
+        import numpy as np
+
+        inside = distances(self.features, self.features, self.weights)
+        codes = {group: number for number, group in enumerate(dict.fromkeys(self.groups))}
+        numbers = np.array([codes[group] for group in self.groups])
+        nearest = np.where(numbers[:, None] != numbers[None, :], inside, np.inf).min(axis=1)
+        nearest = nearest[np.isfinite(nearest)]
+        usual = float(np.quantile(nearest, level)) if len(nearest) else 0.0
+        return float(self.weights_for(asked)[1].min()) / (usual or 1.0)
+
     def guess(self, asked: Any) -> Any:
         return self.weights_for(asked)[0] @ self.curves
 

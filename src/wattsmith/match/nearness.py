@@ -12,6 +12,7 @@ from typing import Any
 
 PULL = 0.0125  # by which weights are held to where they start, over the number of programs
 ROUNDS = 40
+FAR = 8.0  # logarithm of a weight, at most
 LEAST_SPREAD = 1e-6
 
 

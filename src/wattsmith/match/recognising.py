@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wattsmith.match.curves import FEWEST_CURVES, at_level, curve_book, guess_response
+from wattsmith.match.curves import FEWEST_CURVES, asked, at_level, curve_book, guess_response, usable
 from wattsmith.match.features import POWER
 from wattsmith.match.nearness import Scale, distances, scale_of
 from wattsmith.terms.errors import BadInput
@@ -151,7 +151,7 @@ def recognise(
 ) -> Match:
     """What FINGERPRINT, taken at SETTING, is most like among POINTS; refused when nothing is near."""
     names = telling_names(shared_names(points, fingerprint.features))
-    if len(names) < FEWEST_FEATURES:
+    if not names or len(names) + len(probes) < FEWEST_FEATURES:
         raise BadInput(
             f"the telemetry and the record share {len(names)} features ({', '.join(names) or 'none'}); at least "
             f"{FEWEST_FEATURES} are needed. The client has {', '.join(fingerprint.known) or 'none'}."
@@ -162,7 +162,7 @@ def recognise(
     nearest = float(far[order[0]])
     close = order[:neighbours]
     votes = {place: 1 / (float(far[place]) + SOFTEN) for place in close}
-    response, shares, doubt = _response(points, fingerprint, probes, setting)
+    response, shares, doubt, farness = _response(points, fingerprint, probes, setting)
     near = tuple(
         Neighbour(
             name=points[place].name,
@@ -174,6 +174,9 @@ def recognise(
     )
     closest = points[order[0]]
     farthest = gallery.farthest_by_family.get(closest.family, gallery.farthest)
+    # A probe is evidence on the curve itself: then what counts is whether anything reacted like it.
+    if farness is not None and any(probe.time_ratio is not None for probe in probes):
+        nearest, farthest = farness, 1.0
     refused = _why_refused(nearest, farthest, doubt, closest)
     return Match(
         fingerprint=fingerprint,
@@ -197,18 +200,19 @@ def is_same(gallery: Gallery, nearest: float) -> bool:
 
 def _response(
     points: Sequence[Benchmark], fingerprint: Fingerprint, probes: Sequence[Probe], setting: float
-) -> tuple[Any, Any, float | None]:
-    """The blended curve, how much each benchmark counted in it, and how wide it is on average."""
+) -> tuple[Any, Any, float | None, float | None]:
+    """The blended curve, how much each benchmark counts in it, how wide it is on average, how far the nearest is."""
     curved = [at_setting(point, setting) for point in points if point.response is not None]
     if len(curved) < FEWEST_CURVES:
-        return None, None, None
+        return None, None, None, None
     book = curve_book(curved, drawn_ratio=fingerprint.features.get("power_mean"))
     features = {name: value for name, value in fingerprint.features.items() if name not in ("clock", "memory_clock")}
-    guess, _, shares = guess_response(book, features, probes)
+    guess, blender, shares = guess_response(book, features, probes)
     guess = at_level(guess, fingerprint.power_w, setting)
     half = [math.log(one.high / one.value) for one in (*guess.time_ratio, *guess.power_ratio)]
     by_name = {point.name: float(share) for point, share in zip(book.points, shares, strict=True)}
-    return guess, by_name, sum(half) / len(half)
+    farness = blender.farness(asked(usable(book, features), features, probes), QUANTILE)
+    return guess, by_name, sum(half) / len(half), farness
 
 
 def _why_refused(nearest: float, farthest: float, doubt: float | None, closest: Benchmark) -> str | None:

@@ -102,6 +102,28 @@ def _halfway(guess: ResponseGuess, best: Probe | None, broken_at: float, kept_en
     return guess.settings[place] if as_fast * guess.power_ratio[place].value < (1 - GAIN) * kept_energy_ratio else None
 
 
+def settle_unguided(
+    settings: Sequence[float], run: Callable[[float], Probe], *, slowdown: float, looks: int = TRIALS + 1
+) -> Settled:
+    """A setting found by looking alone, for a program that nothing in the record is like: what is left is halved."""
+    low, high = 0, len(settings) - 1
+    held: list[Probe] = []
+    tried = 0
+    while tried < looks and high - low > 1:
+        place = (low + high) // 2
+        seen = run(settings[place])
+        tried += 1
+        if _breaks(seen, slowdown):
+            low = place
+        else:
+            high = place
+            held += [seen] if seen.power_ratio is not None else []
+    best = min(held, key=_energy, default=None)
+    if best is None or _energy(best) >= 1.0:
+        return Settled(setting=1.0, trials=tried, energy_ratio=1.0, time_ratio=1.0, measured=True)
+    return _measured(best, tried)
+
+
 def _measured(one: Probe, trials: int) -> Settled:
     time = one.time_ratio or 1.0
     return Settled(setting=one.setting, trials=trials, energy_ratio=_energy(one), time_ratio=time, measured=True)
