@@ -2,10 +2,11 @@
 
     python benchmarks/plan_quality.py --data DIR [--quick] [--json FILE]
 
-Fleets are drawn from measured responses: Zeus's traces (four GPUs, power limits), and clocks of an A100 for four
-applications. Peers: one common cap for the whole fleet; starting every job at once at full speed; plans without a guard
-band; and the exact optimum by HiGHS. Then a thousand simulated nodes run ten thousand jobs. Exits with 1 when a bar is
-missed, 2 without data.
+Fleets are drawn from measured responses: Zeus's traces (four GPUs, power limits), clocks of an A100 for four
+applications, and, for the guard band alone, nineteen programs and the stages of two large models over clocks: these two
+were not looked at while it was made, the others were. Peers: one common cap for the whole fleet; starting every job at
+once at full speed; plans without a guard band; and the exact optimum by HiGHS. Then a thousand simulated nodes run ten
+thousand jobs. Exits with 1 when a bar is missed, 2 without data.
 """
 
 import argparse
@@ -17,12 +18,13 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - a script, not part of the package
 
-from planning.fleets import clock_responses, epochs_to_target, zeus_responses
+from planning.fleets import clock_responses, epochs_to_target, program_responses, stage_responses, zeus_responses
 from planning.running import arrivals_s, run_pool
 from planning.sharing import gaps, overshoots, plan_time
 from planning.shifting import shifted, zones
 
 Bar = tuple[str, float, bool]
+UNSEEN = ("programs", "stages")  # nothing of the guard band was chosen with a look at these
 GAP_BARS = {8: 0.003, 32: 0.001, 128: 0.001}
 
 
@@ -64,15 +66,23 @@ def sharing(data: Path, quick: bool) -> tuple[dict[str, Any], list[Bar]]:
 
 def guarding(data: Path, quick: bool) -> tuple[dict[str, Any], list[Bar]]:
     rng = np.random.default_rng(2)
-    sets = {"power limits": zeus_responses(data), "clocks": clock_responses(data)}
+    sets = {
+        "power limits": zeus_responses(data),
+        "clocks": clock_responses(data),
+        "programs": program_responses(data),
+        "stages": stage_responses(data),
+    }
     counts = {8: 20} if quick else {8: 200, 32: 100, 128: 40}
     rows = []
     for title, responses in sets.items():
         if not responses:
+            print(f"\nNOT DONE: the fleets of {title} are not in the data")
             continue
         for by in ("setting", "device"):
             for devices, fleets in counts.items():
                 few = fleets if title == "power limits" else max(10, fleets // 2)
+                if title in UNSEEN and devices > 32:
+                    continue  # sixty clocks of each device: minutes, and no other answer
                 rows.append({"set": title, **overshoots(responses, devices, few, 0.05, by, rng)})
     show("3. Plans that draw more than their budget, predictions 5 % off (at each setting, or by device)", rows)
     if not quick:

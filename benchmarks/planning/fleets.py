@@ -28,7 +28,7 @@ def zeus_responses(data: Path) -> dict[str, Response]:
 
 
 def clock_responses(data: Path) -> dict[str, Response]:
-    """The same of four applications on an A100, over its clocks: a set that nothing here was looked at with."""
+    """The same of four applications on an A100, over its clocks."""
     found = {}
     for path in sorted((data / "a100-61freq").glob("GA100-dvfs-*-dcgm.csv")):
         rows = [
@@ -39,6 +39,36 @@ def clock_responses(data: Path) -> dict[str, Response]:
         if len(rows) >= 3:
             found[path.stem.removeprefix("GA100-dvfs-").removesuffix("-dcgm")] = response_from_rows(rows)
     return found
+
+
+def program_responses(data: Path) -> dict[str, Response]:
+    """Nineteen SPEC programs on an A100, over its clocks."""
+    path = data / "a100-dcgm-dvfs" / "GA100-dvfs-accel-dcgm.csv"
+    rows: dict[str, list[tuple[Setting, float, float]]] = {}
+    for row in _rows(path) if path.exists() else ():
+        setting = Setting(clock_hz=float(row["sm_app_clock"]) * MEGA)
+        rows.setdefault(row["application"], []).append((setting, float(row["run_time"]), float(row["power_usage"])))
+    return {name: response_from_rows(found) for name, found in rows.items()}
+
+
+def stage_responses(data: Path) -> dict[str, Response]:
+    """Forward and backward of the first and the last stage of two large models on two GPUs, over their clocks."""
+    found = {}
+    for path in sorted((data / "perseus" / "emulation" / "stage_profile").glob("*.csv")):
+        rows = list(_rows(path))
+        last = max(int(row["stage"]) for row in rows)
+        for stage in (0, last):  # those between are the first once more
+            for what in ("forward", "backward"):
+                found[f"{path.stem}/{stage}/{what}"] = response_from_rows(
+                    (Setting(clock_hz=float(row["frequency"]) * MEGA), float(row["time"]), _power_w(row))
+                    for row in rows
+                    if int(row["stage"]) == stage and row["instruction"] == what
+                )
+    return found
+
+
+def _power_w(row: dict[str, Any]) -> float:
+    return float(row["energy"]) / float(row["time"])
 
 
 def epochs_to_target(data: Path) -> list[int]:

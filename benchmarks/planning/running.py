@@ -74,5 +74,5 @@ def run_pool(
         (float(rng.uniform(0, now_s)), f"node-{number}", 1800.0)
         for number in rng.choice(nodes, size=max(1, nodes // 20), replace=False)
     )
-    truth = Truth(power_error=0.05, time_error=0.05, telemetry_s=3600.0, loses=loses)
+    truth = Truth(power_error_ratio=0.05, time_error_ratio=0.05, telemetry_s=3600.0, loses=loses)
     return simulate(empty_pool(pool, 140.0 * nodes), events, truth)

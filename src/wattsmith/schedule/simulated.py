@@ -34,8 +34,8 @@ from wattsmith.terms.schedule import OperatingPoint
 class Truth:
     """How the pool differs from what is predicted of it."""
 
-    power_error: float = 0.05
-    time_error: float = 0.05
+    power_error_ratio: float = 0.05
+    time_error_ratio: float = 0.05
     telemetry_s: float = 600.0  # between two readings of a running job
     loses: tuple[tuple[float, str, float], ...] = ()  # when, which node, and for how long
 
@@ -73,7 +73,7 @@ class _Busy:
     point: OperatingPoint
     devices: int
     idle_w: float
-    power: float  # true over predicted
+    power_ratio: float  # true over predicted
     slow: float
     since_s: float
     steps: float  # left
@@ -86,7 +86,7 @@ class _Busy:
 
     @property
     def above_idle_w(self) -> float:
-        return self.devices * (self.point.power_w * self.power - self.idle_w)
+        return self.devices * (self.point.power_w * self.power_ratio - self.idle_w)
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ def _seen(world: _World, event: Event, at_s: float) -> Event:
     return Telemetry(
         time_s=at_s,
         job=event.job,
-        power_w=busy.devices * busy.point.power_w * busy.power,
+        power_w=busy.devices * busy.point.power_w * busy.power_ratio,
         rate=busy.rate,
         steps=done,
     )
@@ -202,7 +202,10 @@ def _carry_out(world: _World, state: PoolState, action: Action, at_s: float) -> 
     match action:
         case StartJob():
             one = state.running[action.job]
-            power, slow = 1 + world.rng.standard_normal(2) * (world.truth.power_error, world.truth.time_error)
+            power, slow = 1 + world.rng.standard_normal(2) * (
+                world.truth.power_error_ratio,
+                world.truth.time_error_ratio,
+            )
             if action.job in world.totals:
                 world.restarts += 1
             world.totals[action.job] = one.job.steps
@@ -210,7 +213,7 @@ def _carry_out(world: _World, state: PoolState, action: Action, at_s: float) -> 
                 point=action.point,
                 devices=len(action.devices),
                 idle_w=one.need.response.idle_w,
-                power=max(0.5, float(power)),
+                power_ratio=max(0.5, float(power)),
                 slow=max(0.5, float(slow)),
                 since_s=at_s,
                 steps=action.steps,
@@ -242,7 +245,7 @@ def _carry_out(world: _World, state: PoolState, action: Action, at_s: float) -> 
 def _settle(world: _World, busy: _Busy, at_s: float) -> None:
     """Count what BUSY did since it was last looked at."""
     lasted_s = at_s - busy.since_s
-    world.energy_j += lasted_s * busy.devices * busy.point.power_w * busy.power
+    world.energy_j += lasted_s * busy.devices * busy.point.power_w * busy.power_ratio
     busy.steps = max(0.0, busy.steps - lasted_s * busy.rate)
     busy.since_s = at_s
 
