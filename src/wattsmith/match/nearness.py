@@ -63,8 +63,9 @@ def learnt_weights(features: Any, curves: Any, groups: Sequence[Hashable]) -> An
     alone = _different(groups)
     if len(features) < 4 or not alone.any(axis=1).all():
         return np.exp(start)
-    found = minimize(_worth(features, curves, alone), start, jac=True, method="L-BFGS-B", options={"maxiter": ROUNDS}).x
-    return np.exp(np.clip(found, -8, 8))
+    worth, ends = _worth(features, curves, alone), [(-FAR, FAR)] * len(start)
+    found = minimize(worth, start, jac=True, method="L-BFGS-B", bounds=ends, options={"maxiter": ROUNDS})
+    return np.exp(found.x)
 
 
 def _different(groups: Sequence[Hashable]) -> Any:
