@@ -1,7 +1,10 @@
 """Machines with nothing to measure, and with simulated GPUs."""
 
+import sys
+
 import pytest
 
+import wattsmith.cli
 from wattsmith.sim.nvml import SimulatedNvml
 from wattsmith.terms.errors import ExtraNeeded
 
@@ -29,3 +32,23 @@ def gpus(tmp_path, monkeypatch):
         return machine
 
     return make
+
+
+@pytest.fixture
+def wattsmith_here(capsys, monkeypatch):
+    """Runs `wattsmith ARGUMENTS` in this process, which must exit with CODE: standard output, and error."""
+
+    def run(*arguments, code=0):
+        monkeypatch.setattr(sys, "argv", ["wattsmith", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            wattsmith.cli.main()
+            left = 0
+        except SystemExit as exited:
+            left = exited.code or 0
+        out, err = capsys.readouterr()
+        assert left == code, err
+        assert "Traceback" not in err
+        return out, err
+
+    return run

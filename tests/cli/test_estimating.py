@@ -1,8 +1,8 @@
 """`wattsmith estimate` as a user has it: what it prints, what it refuses, and how it exits."""
 
 import json
-import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from tests.cli.running import Terminal
 from tests.cli.running import wattsmith as wattsmith_apart
 from tests.flows.knowing import few_runs, written
 
-import wattsmith.cli
 from wattsmith.terms.estimate import Estimate
 
 MODELS = Path(__file__).parents[1] / "flows" / "models_for_tests"
@@ -37,23 +36,9 @@ def record(tmp_path_factory):
 
 
 @pytest.fixture
-def said(capsys, monkeypatch):
-    """Runs `wattsmith estimate ARGUMENTS` in this process, which must exit with CODE: standard output, and error."""
-
-    def run(*arguments, code=0):
-        monkeypatch.setattr(sys, "argv", ["wattsmith", "estimate", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            wattsmith.cli.main()
-            left = 0
-        except SystemExit as exited:
-            left = exited.code or 0
-        out, err = capsys.readouterr()
-        assert left == code, err
-        assert "Traceback" not in err
-        return out, err
-
-    return run
+def said(wattsmith_here):
+    """Runs `wattsmith estimate ARGUMENTS`."""
+    return partial(wattsmith_here, "estimate")
 
 
 @pytest.fixture

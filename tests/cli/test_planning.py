@@ -1,14 +1,13 @@
 """`wattsmith plan` as a user has it."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
 pytest.importorskip("scipy", reason="THE COMMAND plan IS NOT TESTED: scipy is not installed")
 pytest.importorskip("yaml", reason="THE COMMAND plan IS NOT TESTED: PyYAML is not installed")
 
-import wattsmith.cli
 
 JOBS = """
 jobs:
@@ -32,24 +31,10 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def said(capsys, monkeypatch, files):
-    """Runs `wattsmith plan` on the files in this process, which must exit with CODE: standard output, and error."""
-
-    def run(*arguments, code=0):
-        command = ["plan", files / "jobs.yaml", "--pool", files / "pool.yaml", "--now", "2026-01-01T00:00Z", *arguments]
-        monkeypatch.setattr(sys, "argv", ["wattsmith", *map(str, command)])
-        capsys.readouterr()
-        try:
-            wattsmith.cli.main()
-            left = 0
-        except SystemExit as exited:
-            left = exited.code or 0
-        out, err = capsys.readouterr()
-        assert left == code, err
-        assert "Traceback" not in err
-        return out, err
-
-    return run
+def said(wattsmith_here, files):
+    """Runs `wattsmith plan` on the files."""
+    jobs, pool = files / "jobs.yaml", files / "pool.yaml"
+    return partial(wattsmith_here, "plan", jobs, "--pool", pool, "--now", "2026-01-01T00:00Z")
 
 
 def test_the_table_says_who_runs_where_and_when(said):

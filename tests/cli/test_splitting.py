@@ -1,7 +1,7 @@
 """`wattsmith split` as a user has it: what it prints, what it refuses, and how it exits."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,29 +10,13 @@ pytest.importorskip("torch", reason="THE COMMAND split IS NOT TESTED: torch is n
 
 from tests.cli.running import wattsmith as wattsmith_apart
 
-import wattsmith.cli
-
 CNN = Path(__file__).parents[1] / "flows" / "models_for_tests" / "cut_step.py"
 
 
 @pytest.fixture
-def said(capsys, monkeypatch):
-    """Runs `wattsmith split ARGUMENTS` in this process, which must exit with CODE: standard output, and error."""
-
-    def run(*arguments, code=0):
-        monkeypatch.setattr(sys, "argv", ["wattsmith", "split", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            wattsmith.cli.main()
-            left = 0
-        except SystemExit as exited:
-            left = exited.code or 0
-        out, err = capsys.readouterr()
-        assert left == code, err
-        assert "Traceback" not in err
-        return out, err
-
-    return run
+def said(wattsmith_here):
+    """Runs `wattsmith split ARGUMENTS`."""
+    return partial(wattsmith_here, "split")
 
 
 def test_the_table_says_what_runs_where_and_what_crosses(said):

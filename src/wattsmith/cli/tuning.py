@@ -50,6 +50,13 @@ Noise = Annotated[
 ]
 LeastGain = Annotated[str, typer.Option(help="Stop when less than this share is to be gained.", metavar="SHARE")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
+Trials = Annotated[
+    Path | None, typer.Option(help="Keep trials in this file, and go on from those in it.", metavar="FILE")
+]
+Prime = Annotated[
+    list[Path] | None,
+    typer.Option(help="Trials of another workload with the same knobs, to start from; once per file."),
+]
 Plot = Annotated[Path | None, typer.Option(help="Draw the trials into this file (.png, .svg, .pdf).", metavar="FILE")]
 Socket = Annotated[
     Path | None, typer.Option(help="Of the daemon that turns knobs of the machine for you.", metavar="PATH")
@@ -73,13 +80,8 @@ def run(
     budget: Budget = 20,
     noise: Noise = None,
     least_gain: LeastGain = "1%",
-    trials: Annotated[
-        Path | None, typer.Option(help="Keep trials in this file, and go on from those in it.", metavar="FILE")
-    ] = None,
-    prime: Annotated[
-        list[Path] | None,
-        typer.Option(help="Trials of another workload with the same knobs, to start from; once per file."),
-    ] = None,
+    trials: Trials = None,
+    prime: Prime = None,
     meters: Annotated[
         str, typer.Option(help="What measures energy when the command does not print it.", metavar="NAMES")
     ] = "auto",

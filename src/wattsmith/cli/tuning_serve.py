@@ -18,8 +18,10 @@ from wattsmith.cli.tuning import (
     Minimise,
     Noise,
     Plot,
+    Prime,
     Shared,
     Socket,
+    Trials,
     finish,
     goal_of,
     setting_text,
@@ -80,16 +82,11 @@ def serve(
     budget: Budget = 20,
     noise: Noise = None,
     least_gain: LeastGain = "1%",
-    trials: Annotated[
-        Path | None, typer.Option(help="Keep trials in this file, and go on from those in it.", metavar="FILE")
-    ] = None,
+    trials: Trials = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Go on from earlier trials of the same here.")
     ] = True,
-    prime: Annotated[
-        list[Path] | None,
-        typer.Option(help="Trials of another workload with the same knobs, to start from; once per file."),
-    ] = None,
+    prime: Prime = None,
     meters: Annotated[str, typer.Option(help="What measures energy.", metavar="NAMES")] = "auto",
     live: Annotated[
         str | None, typer.Option(help="Serve for so long and tune meanwhile, one safe step at a time.", metavar="TIME")
