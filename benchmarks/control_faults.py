@@ -26,7 +26,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
+from results.shape import bar, table
 from wattsmith.control.client import DaemonLease
 from wattsmith.control.journal import journal_files
 from wattsmith.control.lease import Lease
@@ -274,7 +276,8 @@ def _say(line: str) -> None:
 # ---- telling
 
 
-def show(outcomes: Sequence[Outcome]) -> None:
+def rows_of(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """The table, its head first."""
     head = (
         "killed",
         "rounds",
@@ -305,9 +308,14 @@ def show(outcomes: Sequence[Outcome]) -> None:
                 str(sum(bool(each.wrong) for each in of)),
             )
         )
+    return rows
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    rows = rows_of(outcomes)
     if not all(sum(each.by == by for each in outcomes) for by in ("watchdog or daemon", "restore")):
         print("too few rounds: one of the two ways back was never needed")
-    widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     for each in outcomes:
@@ -318,6 +326,21 @@ def show(outcomes: Sequence[Outcome]) -> None:
 def passes(outcomes: Sequence[Outcome]) -> bool:
     """No value late, none another, and kills that met something to put back."""
     return not any(each.late or each.wrong for each in outcomes) and any(each.changed for each in outcomes)
+
+
+def told_of(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    head, *rows = rows_of(outcomes)
+    late, wrong = sum(each.late for each in outcomes), sum(bool(each.wrong) for each in outcomes)
+    changed = sum(each.changed for each in outcomes)
+    return {
+        "rounds": [asdict(each) for each in outcomes],
+        "tables": [table("Rounds of kill -9 on a simulated driver and sysfs tree", head, rows)],
+        "bars": [
+            bar(f"everything back within {BACK_WITHIN_S:g} s, or after a restore", f"{late} late", not late),
+            bar("nothing comes back as another value", f"{wrong} wrong", not wrong),
+            bar("the kills met something to put back", f"{changed} of {len(outcomes)}", changed > 0),
+        ],
+    }
 
 
 def main() -> int:
@@ -341,7 +364,7 @@ def main() -> int:
     outcomes = [play_round(scenario, options.seed * 10_000 + place) for place, scenario in enumerate(turns)]
     show(outcomes)
     if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
+        options.json.write_text(json.dumps(told_of(outcomes), indent=1) + "\n")
     print("PASSED" if passes(outcomes) else "FAILED")
     return 0 if passes(outcomes) else 1
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import wattsmith
+from results.shape import Cell, bar, table
 
 ENDLESS = 10_000_000  # samples of an epoch that does not end within a window
 COUNTS = (4, 8, 12, 16)  # of DataLoader's workers, of which the best is taken
@@ -287,6 +288,23 @@ def on_gpu(work: Work, counts: tuple[int, ...]) -> Bars:
     return bars
 
 
+def told_of(facts: dict[str, Any], rows: list[dict[str, Any]], bars: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is written: the figures, and the same as a table, beside DataLoader at its best and beside one process."""
+    peers = [row["images_per_s"] for row in rows if row["name"].strip().startswith("DataLoader, finished")]
+    peers = peers or [row["images_per_s"] for row in rows if row["name"].startswith("unsplit")]
+    cells: list[list[Cell]] = [
+        [row["name"].strip(), row["workers"], row["images_per_s"],
+         row["images_per_s"] / max(peers) if peers else None, f"{row['waiting']:.0%}",
+         None if row["gpu_busy"] is None else f"{row['gpu_busy']:.0%}",
+         "unknown" if row["energy_j_per_image"] is None else row["energy_j_per_image"]]
+        for row in rows
+    ]  # fmt: skip
+    beside = "÷ DataLoader at its best" if facts["device"] != "cpu" else "÷ one process"
+    heads = ["fed by", "workers", "images/s", beside, "waiting for data", "GPU busy", "J/image, GPU"]
+    title = f"{facts['model']} on {'a CPU' if facts['device'] == 'cpu' else facts['device']}; {facts['work']}"
+    return {"facts": facts, "rows": rows, "tables": [table(title, heads, cells)], "bars": bars}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
@@ -320,8 +338,7 @@ def main() -> int:
         bars += on_cpu(work) if options.device == "cpu" else on_gpu(work, counts[-1:] if options.quick else counts)
     finally:
         if options.json:
-            told = [{"what": what, "figure": value, "met": met} for what, value, met in bars]
-            plain = {"facts": facts, "rows": [asdict(row) for row in TOLD], "bars": told}
+            plain = told_of(facts, [asdict(row) for row in TOLD], [bar(*one) for one in bars])
             options.json.write_text(json.dumps(plain, indent=1) + "\n")
     for what, value, met in bars:
         print(f"{'met   ' if met else 'MISSED'}  {what}: {value:.2f}")

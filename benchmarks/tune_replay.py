@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - a script, not part of the package
 
+from results.shape import bar, table
 from tuning.grids import CHOSEN_ON, Grid, a100_sweeps, zeus_grids
 from tuning.replay import NO_NOISE, NOISE, TRIALS, Replayed, replayed
 from tuning.with_botorch import METHOD as BOTORCH
@@ -122,6 +123,16 @@ def show(title: str, table: Mapping[str, Mapping[str, float]], columns: Sequence
         print(f"{method:<28}" + "".join(f"{written(name, row[name]):>14}" for name in columns), flush=True)
 
 
+def as_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """The table as it is kept: with how many times the trials of our own search each needs."""
+    columns = [name for name in (*COLUMNS, "violations") if name != "ms"]
+    cells = [
+        [method, *(written(name, row[name]) for name in columns), row["trials to 5 %"] / rows[OURS]["trials to 5 %"]]
+        for method, row in rows.items()
+    ]
+    return table(title, ["method", *columns, "trials ÷ ours"], cells)
+
+
 def bars_of(free: Mapping[str, Any], noisy: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
     """What must be reached: words, figure, whether it is."""
     ours, primed = free[OURS], free[PRIMED]
@@ -151,35 +162,36 @@ def main() -> int:
     grids, told = zeus_grids(options.data), {}
     methods = [*METHODS, *optuna_methods(), *botorch_methods(), UNSTOPPED, OURS, PRIMED]
 
-    def table(which: Sequence[str], grids: Sequence[Grid], factor: float, noise: Any) -> dict[str, Any]:
+    def runs(which: Sequence[str], grids: Sequence[Grid], factor: float, noise: Any) -> dict[str, Any]:
         return {method: runs_of(method, grids, factor, noise, seeds) for method in which}
 
-    def told_of(title: str, runs: Mapping[str, list[Replayed]], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
-        told[title] = {method: figures(of) for method, of in runs.items()}
+    def told_of(title: str, made: Mapping[str, list[Replayed]], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
+        told[title] = {method: figures(of) for method, of in made.items()}
         show(title, told[title], columns)
         return told[title]
 
     print(f"{len(grids)} grids of Zeus, {seeds} seeds; energy: of all trials, in trials at the default")
-    free_runs = table(methods, grids, 1.1, NO_NOISE)
+    free_runs = runs(methods, grids, 1.1, NO_NOISE)
     free = told_of("limit 1.1 ×, no noise, all grids", free_runs)
-    held_out = {method: [run for run in runs if run.gpu not in CHOSEN_ON] for method, runs in free_runs.items()}
+    held_out = {method: [run for run in of if run.gpu not in CHOSEN_ON] for method, of in free_runs.items()}
     told_of("the same, GPUs on which no variant was chosen (RTX 6000, P100)", held_out)
     noisy_methods = [OURS, PRIMED] if options.quick else ["random", "hill-climb", "polythrottle", OURS, PRIMED]
     columns = (*COLUMNS[:4], "made", "infeasible", "violations", "chosen")
     title = "limit 1.1 ×, 1 % noise on time and 3 % on energy; chosen: energy of the recommendation above the optimum"
-    noisy = told_of(title, table(noisy_methods, grids, 1.1, NOISE), columns)
+    noisy = told_of(title, runs(noisy_methods, grids, 1.1, NOISE), columns)
     if not options.quick:
         others = ["hill-climb", "polythrottle", OURS, PRIMED]
         for factor in FACTORS:
-            told_of(f"limit {factor:g} ×, no noise", table(others, grids, factor, NO_NOISE))
+            told_of(f"limit {factor:g} ×, no noise", runs(others, grids, factor, NO_NOISE))
         for factor in (1.1, 1.5):
-            told_of(f"A100, 61 clocks, limit {factor:g} ×", table(others, a100_sweeps(options.data), factor, NO_NOISE))
+            told_of(f"A100, 61 clocks, limit {factor:g} ×", runs(others, a100_sweeps(options.data), factor, NO_NOISE))
     bars = bars_of(free, noisy)
     print()
     for words, value, met in bars:
         print(f"{words:<50} {value:8.3f}  {'met' if met else 'NOT MET'}")
     if options.json:
-        told["bars"] = {words: {"value": value, "met": met} for words, value, met in bars}
+        tables = [as_table(title, rows) for title, rows in told.items()]
+        told |= {"tables": tables, "bars": [bar(*one) for one in bars]}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     return 0 if all(met for _, _, met in bars) else 1
 

@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from results.shape import bar, table
 from tuning.beside import beside_fine_tuning
 from tuning.networks import ON_CPU, ON_GPU, Network
 from tuning.table import measured_table, replayed_on
@@ -248,9 +249,50 @@ def main() -> int:
             if options.json:  # what was measured so far is kept, whatever comes
                 options.json.write_text(json.dumps(told, indent=1, default=str) + "\n")
     told["took_s"] = time.perf_counter() - BEGUN_S
+    if options.json and not options.beside_only:
+        told |= told_of(told)
     if options.json:
         options.json.write_text(json.dumps(told, indent=1, default=str) + "\n")
     return 0 if options.beside_only else verdict(told)
+
+
+def told_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as tables and bars."""
+    heads = [
+        *("network", "queries/s", "limit on p99, ms", "before, J/query", "after, J/query", "saved", "foretold"),
+        *("of what is drawn above idle", "p99 before, ms", "p99 after, ms", "over the limit", "tuned setting"),
+    ]
+    rows, tables = [], []
+    for one in told["networks"]:
+        found = one["tuned"]["recommendation"]
+        rows.append([
+            one["network"], one["rate_hz"], 1e3 * one["limit_s"],
+            *(f"{one[when]['energy_j']:.3f} ± {one[when]['energy_half_j']:.3f}" for when in ("before", "after")),
+            f"{one['saving']:.1%} ± {one['saving_half']:.1%}", f"{found['saving']['value']:.1%}",
+            f"{one['saving_above_idle']:.0%}",
+            *(1e3 * one[when]["p99_worst_s"] for when in ("before", "after")), f"{one['after']['over']:.2%}",
+            ", ".join(f"{name} {level}" for name, level in found["setting"].items()),
+        ])  # fmt: skip
+        if one.get("peers"):
+            peers = [
+                [name, peer["to_5"], f"{peer['excess']:.1%}", peer["infeasible"], peer["trials"]]
+                for name, peer in one["peers"].items()
+            ]
+            title = f"Searches replayed on a table of {len(one['table'])} settings of {one['network']}"
+            names = ["method", "trials to 5 % of the best", "ends above it by", "infeasible trials", "trials made"]
+            tables.append(table(title, names, peers))
+    bars = [
+        one_bar
+        for one in told["networks"]
+        for one_bar in (
+            bar(f"{one['network']}: something is surely saved", f"{one['saving']:.1%} ± {one['saving_half']:.1%}",
+                one["saving"] - one["saving_half"] > 0),
+            bar(f"{one['network']}: at most 1 % of queries over the limit", f"{one['after']['over']:.2%}",
+                one["after"]["over"] <= 0.01),
+        )
+    ]  # fmt: skip
+    how = "energy is modelled, not measured" if told["modelled"] else "energy is measured"
+    return {"tables": [table(f"{told['device']}; {how}", heads, rows), *tables], "bars": bars}
 
 
 def verdict(told: Mapping[str, Any]) -> int:

@@ -87,6 +87,30 @@ def feeder(dtype: str, **chosen: Any) -> Iterator[Batches]:
     yield iter(Feeder(Prepared(dtype), batch_size=None, num_workers=WORKERS, **chosen))
 
 
+class Samples(Prepared):
+    """The same batches as single samples, so that workers have to put them together."""
+
+    def __getitem__(self, place: int) -> Any:
+        import torch
+
+        batch, sample = divmod(place, SHAPE[0])
+        return torch.from_numpy(super().__getitem__(batch)[sample])
+
+
+@contextlib.contextmanager
+def data_loader_samples(dtype: str) -> Iterator[Batches]:
+    from torch.utils.data import DataLoader
+
+    yield iter(DataLoader(Samples(dtype), batch_size=SHAPE[0], num_workers=WORKERS))
+
+
+@contextlib.contextmanager
+def feeder_samples(dtype: str) -> Iterator[Batches]:
+    from wattsmith import Feeder
+
+    yield iter(Feeder(Samples(dtype), batch_size=SHAPE[0], num_workers=WORKERS))
+
+
 @contextlib.contextmanager
 def feeder_socket(dtype: str) -> Iterator[Batches]:
     from feeding.joining import remote_workers
@@ -102,7 +126,9 @@ def ray_here() -> Iterator[Any]:
     import ray
 
     # Twice the workers: Ray Data's own reading needs a place beside them.
-    ray.init(num_cpus=2 * WORKERS, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    # A cluster of its own, whatever else of Ray runs on this machine.
+    quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
+    ray.init(address="local", num_cpus=2 * WORKERS, **quiet)
     try:
         yield ray
     finally:
@@ -196,12 +222,18 @@ def tf_service(dtype: str) -> Iterator[Batches]:
 TRANSPORTS: dict[str, Callable[[str], contextlib.AbstractContextManager[Batches]]] = {
     "memcpy": memcpy,
     "ours, slots": feeder,
+    "ours, delivered": feeder,
     "ours, socket": feeder_socket,
     "DataLoader": data_loader,
+    "DataLoader, delivered": data_loader,
+    "ours, collated": feeder_samples,
+    "DataLoader, collated": data_loader_samples,
     "Ray actors": ray_actors,
     "Ray Data": ray_data,
     "tf.data service": tf_service,
 }
+
+DELIVERED = ("ours, delivered", "DataLoader, delivered")  # used as its user gets it: no copy out
 
 
 def cpu_s() -> float:
@@ -234,7 +266,9 @@ def measured(name: str, dtype: str, seconds: float) -> dict[str, Any]:
             np.copyto(own, np.asarray(next(batches)))
         count, cpu_before_s, busy_before_s, began_s = 0, cpu_s(), machine_busy_s(), time.perf_counter()
         while (took_s := time.perf_counter() - began_s) < seconds:
-            np.copyto(own, np.asarray(next(batches)))
+            batch = np.asarray(next(batches))
+            if name not in DELIVERED:
+                np.copyto(own, batch)
             count += 1
         cpu_took_s, busy_s = cpu_s() - cpu_before_s, machine_busy_s() - busy_before_s
     expected = {batch[0, 0, 0, :8].tobytes() for batch in prepared(dtype)}

@@ -140,3 +140,9 @@ def test_a_gpu_split_by_mig_is_not_for_us(gpus):
     machine = gpus(mig=("1g.18gb", "1g.18gb"))
     with pytest.raises(DeviceHeld, match="MIG"):
         check_nobody_else(machine.uuid(0), frozenset())
+
+
+def test_a_gpu_that_is_lost_takes_nothing_from_the_others(gpus, tmp_path):
+    machine = gpus(gpus=2)
+    machine.lose(0)
+    assert {name.split("/")[0] for name in find_knobs(tmp_path)} == {"gpu:1"}

@@ -115,7 +115,7 @@ def test_whatever_is_asked_intervals_are_in_order_and_power_keeps_its_limit(
     assert 0 < found.busy_s.value <= found.step_s.value * (1 + 1e-9)
     assert found.power_w.high <= limit_w * (1 + 1e-9)
     assert found.step_energy_j.value == pytest.approx(found.power_w.value * found.step_s.value)
-    assert found.memory.allocated_bytes.value <= found.memory.held_bytes.value
+    assert found.memory.peak_tensor_bytes.value <= found.memory.peak_held_bytes.value
     assert 0 <= found.memory.runs_out <= 1
 
 
@@ -182,7 +182,7 @@ class TestStanding:
     def test_bytes_in_operators_never_measured_count(self, share, standing):
         known = product(4096)
         found = asked(step_of(known, never_measured(known.moved_bytes * share / (1 - share))))
-        assert found.timed.covered_bytes == pytest.approx(1 - share, abs=0.001)
+        assert found.timed.covered_bytes_ratio == pytest.approx(1 - share, abs=0.001)
         told = [one for one in found.reasons if "of the bytes move in operators that were never measured" in one]
         assert bool(told) == (share > 0.05)
         assert found.standing == standing
@@ -213,9 +213,9 @@ class TestPowerLimit:
 class TestMemory:
     def test_workspaces_are_added_to_the_tensors(self):
         found = asked(LARGE).memory
-        assert found.allocated_bytes.value == GIB + h200().model.fixed_bytes
-        assert found.allocated_bytes.low == GIB
-        assert found.held_bytes.value == 2 * GIB + h200().model.fixed_bytes
+        assert found.peak_tensor_bytes.value == GIB + h200().model.fixed_bytes
+        assert found.peak_tensor_bytes.low == GIB
+        assert found.peak_held_bytes.value == 2 * GIB + h200().model.fixed_bytes
         assert 10 * MIB < h200().model.fixed_bytes < 200 * MIB
 
     def test_of_a_device_of_unknown_size_nobody_can_say_whether_it_runs_out(self):
@@ -223,7 +223,7 @@ class TestMemory:
 
     def test_a_doubt_that_nobody_knows_is_wide(self):
         found = asked(LARGE, doubting(memory=None, held=None), capacity_bytes=140 * GIB).memory
-        assert found.allocated_bytes.high == UNTOLD * found.allocated_bytes.value
+        assert found.peak_tensor_bytes.high == UNTOLD * found.peak_tensor_bytes.value
         assert found.runs_out is None
 
     def test_what_does_not_fit_runs_out(self):

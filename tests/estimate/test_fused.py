@@ -23,8 +23,8 @@ def eager(product_s=1.0, relu_s=1.0):
         calls=calls,
         busy_s=(product_s, relu_s),
         doubt=0.1,
-        covered_flops=1.0,
-        covered_bytes=1.0,
+        covered_flops_ratio=1.0,
+        covered_bytes_ratio=1.0,
     )
 
 

@@ -11,7 +11,7 @@ from tests.feed.sets import Chancy, Counting, Plain, Shards, Whole, all_gone, di
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, get_worker_info
 
 from wattsmith import Feeder
-from wattsmith.terms.energy import DomainEnergy, Phase, Window
+from wattsmith.terms.energy import DomainEnergy, Phase, Source, Window
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -60,7 +60,7 @@ def doubled(batch, seed):
         {"batch_sampler": [[0, 9], [5]]},
         {"batch_size": 3, "sampler": SequentialSampler(range(10))},
     ],
-    ids=str,
+    ids=lambda how: " ".join(how),
 )
 def test_it_gives_what_a_data_loader_gives(workers, how):
     expected = [torch.as_tensor(batch).tolist() for batch in DataLoader(Plain(10), **how)]
@@ -267,8 +267,8 @@ def test_samplers_with_replacement_and_more_samples_than_there_are():
 class Metered:
     """A window of 100 J, of which 30 J fell to waiting."""
 
-    def __init__(self):
-        self.phases = []
+    def __init__(self, source=Source.COUNTER, *, simulated=False):
+        self.phases, self.source, self.simulated = [], source, simulated
 
     @contextlib.contextmanager
     def phase(self, name):
@@ -278,7 +278,13 @@ class Metered:
     def so_far(self):
         parts = tuple(Phase(name=n, duration_s=1.0, energy_j={"gpu:0": j}) for n, j in [("data", 30.0), ("rest", 70.0)])
         known = DomainEnergy(
-            domain="gpu:0", name="GPU", source="counter", energy_j=100.0, error_j=0.0, resolution_s=None
+            domain="gpu:0",
+            name="GPU",
+            source=self.source,
+            energy_j=100.0,
+            error_j=0.0,
+            resolution_s=None,
+            simulated=self.simulated,
         )
         return Window(name="train", began_at="", duration_s=2.0, domains=(known,), phases=parts)
 
@@ -290,7 +296,17 @@ def test_joules_are_those_of_the_window_and_waiting_is_a_phase_of_it():
     assert set(window.phases) == {"data"}
     assert feeder.report().energy_j == 100.0
     assert feeder.report().waiting_j == 30.0
-    assert "100 J (30 J waiting)" in str(feeder.report())
+    assert str(feeder.report()).endswith("100 J (30 J waiting)")
+
+
+def test_joules_that_nobody_measured_say_so():
+    def told(window):
+        feeder = Feeder(Plain(4), 2, window=window)
+        list(feeder)
+        return str(feeder.report())
+
+    assert told(Metered(simulated=True)).endswith("100 J (30 J waiting), simulated")
+    assert told(Metered(Source.MODELLED)).endswith("100 J (30 J waiting), modelled")
 
 
 def test_a_live_line_shows_the_report(capsys):

@@ -246,9 +246,17 @@ def test_a_worker_that_is_stuck_dies_with_its_trainer(tmp_path):
     assert all_gone([int(path.name) for path in tmp_path.iterdir()])
 
 
-def test_after_all_of_this_no_process_is_left():
-    def left():
-        return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+def children():
+    alive = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+    return {one.pid for one in alive}
 
+
+@pytest.fixture(scope="module", autouse=True)
+def others():
+    """Processes that were here before these tests."""
+    return children()
+
+
+def test_after_all_of_this_no_process_is_left(others):
     Feeder(Slow(2, 0.0), num_workers=1)
-    assert all_gone([child.pid for child in left()])
+    assert all_gone(sorted(children() - others))

@@ -35,7 +35,7 @@ def printed():
 
 def test_the_recording_replays_to_what_was_printed(recorded, printed):
     (steady,) = recorded["steady"]
-    assert steady.mean_power_w == printed["steady load, mean power"]
+    assert steady.power_w == printed["steady load, mean power"]
     (training,) = recorded["training"]
     assert {phase.name for phase in training.phases} == {"data", "compute", "rest"}
     for phase in training.phases:
@@ -54,7 +54,7 @@ def test_short_windows_on_a_real_card_are_near_the_long_run_rate(recorded):
     (steady,) = recorded["steady"]
     for window in recorded["short"]:
         allowed = 0.03 if window.duration_s > 0.9 else 0.10
-        assert window.mean_power_w == pytest.approx(steady.mean_power_w, rel=allowed)
+        assert window.power_w == pytest.approx(steady.power_w, rel=allowed)
 
 
 def test_nothing_in_the_recording_is_simulated(recorded):

@@ -671,10 +671,13 @@ READ_FOR_EVER = """
 import pynvml, sys
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-print("ready", flush=True)
+ready = False
 while True:
     pynvml.nvmlDeviceSetPowerManagementLimit(gpu, 250_000)
     pynvml.nvmlDeviceGetPowerUsage(gpu)
+    if not ready:
+        ready = True
+        print("ready", flush=True)
 """
 HOLD_THE_LOCK = """
 import fcntl, sys, time

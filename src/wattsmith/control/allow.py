@@ -110,7 +110,8 @@ class AllowList:
         longest_s = max(rule.longest_s for rule in rules)
         if duration_s > longest_s:
             raise NotPermitted(
-                f"{peer.name} may hold {device} for at most {longest_s:g} s at a time, not {duration_s:g} s; renew it"
+                f"{peer.name} may hold {device} for at most {longest_s:g} s at a time, not {duration_s:g} s: "
+                f"ask for less (`--lease {longest_s:g}s`); a lease is renewed while its holder works"
             )
         if shared and not any(rule.shared for rule in rules):
             raise NotPermitted(f"{peer.name} may not hold {device} while others use it")

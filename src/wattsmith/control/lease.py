@@ -356,9 +356,8 @@ def _says_ready(pipe: int) -> bool:
 def _knobs_of_devices(knobs: Mapping[str, Knob], devices: Sequence[str]) -> dict[str, Knob]:
     known = {knob.card.device for knob in knobs.values()}
     if missing := sorted(set(devices) - known):
-        raise BadTerm(
-            f"there is no {', '.join(missing)} to be held here; there is {', '.join(sorted(known)) or 'nothing'}"
-        )
+        there = ", ".join(sorted(known)) or "no device with a knob, as `wattsmith control show` tells"
+        raise BadTerm(f"there is no {', '.join(missing)} to be held here; there is {there}")
     if not devices:
         raise BadTerm("name a device to hold, such as gpu:0")
     return {name: knob for name, knob in knobs.items() if knob.card.device in devices}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from wattsmith.terms.control import DeviceHeld, Knob, KnobCard, KnobLost, NotPermitted, Value, Verified
@@ -15,12 +15,13 @@ ASK_ROOT = (
 
 
 def find_nvml_knobs() -> list[Knob]:
-    """The knobs of every GPU. Raises KnobLost when there is no driver."""
+    """The knobs of every GPU that answers. Raises KnobLost when there is no driver."""
     found: list[Knob] = []
     with _driver() as nvml:
         for index in range(nvml.nvmlDeviceGetCount()):
-            uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
-            found += knobs_of_gpu(uuid, f"gpu:{index}")
+            with suppress(nvml.NVMLError, KnobLost):  # one that fell off the bus takes nothing from the others
+                uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
+                found += knobs_of_gpu(uuid, f"gpu:{index}")
     return found
 
 

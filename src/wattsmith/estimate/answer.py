@@ -152,9 +152,9 @@ def _memory(model: DeviceModel, peaks: Peaks, doubts: Doubts, how: Conditions) -
         value=allocated, low=min(allocated, peaks.allocated_bytes), high=allocated * _factor(doubts.memory)
     )
     return MemoryNeed(
-        allocated_bytes=tensors,
-        held_bytes=Interval(value=held, low=tensors.low, high=max(held, allocated * _factor(doubts.held))),
-        capacity_bytes=how.capacity_bytes,
+        peak_tensor_bytes=tensors,
+        peak_held_bytes=Interval(value=held, low=tensors.low, high=max(held, allocated * _factor(doubts.held))),
+        memory_bytes=how.capacity_bytes,
         runs_out=None if how.capacity_bytes is None else runs_out(allocated, how.capacity_bytes, doubts.memory),
     )
 
@@ -192,7 +192,7 @@ def _standing(
         outside.append(f"the power limit makes it {slowed:.1f} times as slow, by what other GPUs did")
     elif slowed > 1:
         edge.append("the response to power limits was not measured; that of other GPUs stands in")
-    missing = 1 - timed.covered_bytes
+    missing = 1 - timed.covered_bytes_ratio
     if missing > LOST:
         outside.append(f"{missing:.0%} of the bytes move in operators that were never measured")
     elif missing > UNCOVERED:

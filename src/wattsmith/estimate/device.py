@@ -71,8 +71,8 @@ class Timed:
     calls: tuple[OperatorCall, ...]
     busy_s: tuple[float, ...]  # of one call
     doubt: float  # of their sum: standard deviation of its logarithm, were all errors alike
-    covered_flops: float  # share, of operators that the record has
-    covered_bytes: float
+    covered_flops_ratio: float  # share, of operators that the record has
+    covered_bytes_ratio: float
 
     @property
     def whole_s(self) -> float:
@@ -144,8 +144,8 @@ class DeviceModel:
             calls=used,
             busy_s=tuple(float(one) for one in guess.busy_s),
             doubt=float(share @ guess.doubt),
-            covered_flops=_share(flops, known),
-            covered_bytes=_share(moved, known),
+            covered_flops_ratio=_share(flops, known),
+            covered_bytes_ratio=_share(moved, known),
         )
 
     def beside(self, run: Run, eager: Sequence[OperatorCall]) -> Compiled:

@@ -13,6 +13,7 @@ whether its schedulers can feed all its arithmetic units (Kepler's feed 128 of 1
 `sustained_flops` and `sustained_bandwidth` take them into account.
 """
 
+import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -239,8 +240,10 @@ def sheet_of(name: str) -> DataSheet:
         if set(alias.split()) <= set(words)
     ]
     if not fitting:
-        known = ", ".join(sheet.name for sheet in SHEETS)
-        raise UnknownDevice(f"no data sheet goes by {name!r}. Known devices: {known}")
+        known = [sheet.name for sheet in SHEETS]
+        near = difflib.get_close_matches(" ".join(words), [one.lower().removeprefix("nvidia ") for one in known], n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UnknownDevice(f"no data sheet goes by {name!r}.{hint} Known devices: {', '.join(known)}")
     return max(fitting, key=lambda one: one[:3])[3]
 
 

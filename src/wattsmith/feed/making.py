@@ -112,7 +112,7 @@ class Maker:
         return samples
 
     def _finish(self, read: Any, number: int) -> Any:
-        batch = self.recipe.collate(read)
+        batch = _collated(self.recipe.collate, read)
         if self.recipe.data is None:
             return batch
         return self.recipe.data(batch, self._batch_seed(number))
@@ -258,6 +258,32 @@ class _Stream:
             },
             "dataset_state": self.dataset.state_dict() if not own and is_stateful(self.dataset) else None,
         }
+
+
+def _collated(collate: Callable[[Any], Any], read: Any) -> Any:
+    """READ as one batch. What torch's own collate puts together stays in this process's ordinary memory.
+
+    In a worker it would take a fresh piece of shared memory for every tensor, whose pages cost several times the copy
+    into a slot, and nobody but the worker would ever look at it.
+    """
+    import torch
+    from torch.utils.data._utils import collate as torchs
+
+    known = torchs.default_collate_fn_map
+    if collate is not torchs.default_collate or known.get(torch.Tensor) is not torchs.collate_tensor_fn:
+        return collate(read)
+    return torchs.collate(read, collate_fn_map={**known, torch.Tensor: _stacked})
+
+
+def _stacked(tensors: Any, *, collate_fn_map: Any = None) -> Any:
+    from torch.utils.data._utils import worker
+    from torch.utils.data._utils.collate import collate_tensor_fn
+
+    info, worker._worker_info = worker._worker_info, None
+    try:
+        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
+    finally:
+        worker._worker_info = info
 
 
 def _set_worker_info(info: Any) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from wattsmith.terms.energy import Window
+from wattsmith.terms.energy import Source, Window
 
 WAITING = "data"  # the phase of a window in which the trainer waits
 SHOWN_S = 1.0  # between two live lines
@@ -21,13 +21,19 @@ class EnergyWindow(Protocol):
     def so_far(self) -> Window | None: ...
 
 
-def energy_of(window: EnergyWindow | None) -> tuple[float | None, float | None]:
-    """Joules of WINDOW so far, and of those in which the trainer waited; None: not known."""
+def energy_of(window: EnergyWindow | None) -> tuple[float | None, float | None, str]:
+    """Joules of WINDOW so far, and of those in which the trainer waited (None: not known), and what they are not."""
     measured = None if window is None else window.so_far()
     if measured is None or measured.energy_j is None:
-        return None, None
+        return None, None, ""
     waited = [phase.energy_j for phase in measured.phases if phase.name == WAITING]
-    return measured.energy_j, sum(energy_j[one.domain] for energy_j in waited for one in measured.counted)
+    modelled = any(one.source is Source.MODELLED for one in measured.counted)
+    marks = {"simulated": measured.simulated, "modelled": modelled}
+    return (
+        measured.energy_j,
+        sum(energy_j[one.domain] for energy_j in waited for one in measured.counted),
+        ", ".join(mark for mark, holds in marks.items() if holds),
+    )
 
 
 class LiveLine:
@@ -60,6 +66,7 @@ class FeedReport:
     made_s: float | None  # mean of a worker for one batch; None: no worker made one
     energy_j: float | None  # None: no meter was given
     waiting_j: float | None  # of those, while the trainer waited
+    energy_is: str = ""  # "simulated", "modelled": where it was not measured
 
     @property
     def waiting(self) -> float:
@@ -72,6 +79,7 @@ class FeedReport:
 
     def __str__(self) -> str:
         energy = "" if self.energy_j is None else f", {self.energy_j:.0f} J ({self.waiting_j or 0:.0f} J waiting)"
+        energy += f", {self.energy_is}" if self.energy_is else ""
         return (
             f"{self.batches} batches, {self.workers} workers, waiting {self.waiting:.0%}, "
             f"{self.bytes_per_s / 1e6:.0f} MB/s, {self.redone} redone{energy}"
@@ -107,7 +115,9 @@ class Counts:
         self.waiting_s += ended_s - began_s
         self.ended_s = ended_s
 
-    def report(self, workers: int, energy_j: float | None = None, waiting_j: float | None = None) -> FeedReport:
+    def report(
+        self, workers: int, energy_j: float | None = None, waiting_j: float | None = None, energy_is: str = ""
+    ) -> FeedReport:
         began_s = time.perf_counter() if self.began_s is None else self.began_s
         return FeedReport(
             duration_s=max(0.0, (self.ended_s or began_s) - began_s),
@@ -122,4 +132,5 @@ class Counts:
             made_s=self.made_s / self.made if self.made else None,
             energy_j=energy_j,
             waiting_j=waiting_j,
+            energy_is=energy_is,
         )

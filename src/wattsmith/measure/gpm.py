@@ -17,6 +17,7 @@ METRICS = {
     "fp64_ratio": "FP64_UTIL",
     "fp32_ratio": "FP32_UTIL",
     "fp16_ratio": "FP16_UTIL",
+    "integer_ratio": "INTEGER_UTIL",
 }
 
 

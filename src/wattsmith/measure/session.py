@@ -123,6 +123,10 @@ class OpenWindow:
     def energy_j(self) -> float | None:
         return self.result().energy_j
 
+    def __str__(self) -> str:
+        """Its result in a line, once it has ended."""
+        return f"{self.name}: not ended yet" if self.finish is None else str(self.result())
+
     @property
     def settled(self) -> bool:
         """Whether its figure is there without waiting."""
