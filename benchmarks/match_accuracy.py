@@ -25,12 +25,14 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from matching.families import family_rows, trace_rows
+from matching.families import family_rows, left_out_rows, timm_rows, trace_rows
 from matching.recognition import recognition_rows
 from matching.recording import record_all
 from matching.responses import doubt_rows, response_rows
 from matching.rows import Row, text_of
 from matching.sweeps import A100, ZEUS, a100_sweep, own_sweep, zeus_sweeps
+
+OURS = Path(__file__).parent / "matching" / "h200_telemetry"
 
 
 def rows_of(options: argparse.Namespace) -> list[Row]:
@@ -46,9 +48,7 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
             rows += response_rows(one, bars=False)
     for path in options.sweep:
         rows += response_rows(own_sweep(path), bars=False)
-    if options.telemetry is not None:
-        rows += trace_rows(options.telemetry)
-    return rows + family_rows()
+    return rows + family_rows() + left_out_rows() + timm_rows() + trace_rows(options.telemetry)
 
 
 def main() -> int:
@@ -57,12 +57,16 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="without the sweeps of Zeus")
     parser.add_argument("--json", type=Path, help="write the rows to FILE")
     parser.add_argument("--sweep", type=Path, action="append", default=[], help="another sweep, as CSV")
-    parser.add_argument("--telemetry", type=Path, help="traces of real networks, taken with --record-telemetry")
+    parser.add_argument(
+        "--telemetry", type=Path, default=OURS, help="traces of real networks, taken with --record-telemetry"
+    )
     parser.add_argument("--record-telemetry", type=Path, help="take such traces on this machine's GPU, and stop")
-    parser.add_argument("--seconds", type=float, default=8.0, help="for each network")
+    parser.add_argument("--seconds", type=float, default=3.4, help="for each network")
+    parser.add_argument("--within", type=float, default=225.0, help="seconds for all of them")
     options = parser.parse_args()
     if options.record_telemetry is not None:
-        print(f"{record_all(options.record_telemetry, options.seconds)} traces in {options.record_telemetry}")
+        taken = record_all(options.record_telemetry, options.seconds, options.within)
+        print(f"{taken} traces in {options.record_telemetry}")
         return 0
     if not (options.data / A100).exists():
         print(f"SKIPPED: {options.data / A100} is not there; say where with --data DIR", file=sys.stderr)

@@ -12,7 +12,7 @@ from wattsmith.match.clean import cleaned
 from wattsmith.match.features import POWER, features_in
 from wattsmith.match.recognising import ROOTED, Gallery, far_from, gallery_of, is_same
 from wattsmith.match.stretches import worked_between_s
-from wattsmith.terms.telemetry import Benchmark, Response, Stretch, Telemetry
+from wattsmith.terms.telemetry import Benchmark, RelativeResponse, Stretch, Telemetry
 
 RECORD_MHZ = 1410.0
 WINDOWS = 6
@@ -62,7 +62,11 @@ def read_windows(
 
 
 def gallery_at(
-    recorded: Sequence[Window], names: Sequence[str], curves: Mapping[str, Response], mhz: float, without: str = ""
+    recorded: Sequence[Window],
+    names: Sequence[str],
+    curves: Mapping[str, RelativeResponse],
+    mhz: float,
+    without: str = "",
 ) -> Gallery:
     points = [
         Benchmark(
@@ -75,7 +79,7 @@ def gallery_at(
 
 
 def right(
-    recorded: Sequence[Window], asked: Sequence[Window], names: Sequence[str], curves: Mapping[str, Response]
+    recorded: Sequence[Window], asked: Sequence[Window], names: Sequence[str], curves: Mapping[str, RelativeResponse]
 ) -> float:
     """Share in per cent whose nearest window of the record is of the same program."""
     galleries = {mhz: gallery_at(recorded, names, curves, mhz) for mhz in {one[1] for one in asked}}

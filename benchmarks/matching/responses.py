@@ -11,7 +11,7 @@ from matching.sweeps import Sweep
 from wattsmith.match.curves import CurveBook, curve_book, guess_response, probe_setting, response_logs
 from wattsmith.match.recognising import recognise
 from wattsmith.match.settling import SAME, TRIALS, settle, settle_unguided
-from wattsmith.terms.telemetry import Benchmark, Fingerprint, Probe, Response
+from wattsmith.terms.telemetry import Benchmark, Fingerprint, Probe, RelativeResponse
 
 SLOWDOWN = 0.05
 GOLDEN = 5  # neighbours of the plain peers
@@ -39,7 +39,7 @@ def cases_of(sweep: Sweep, probe_at: float | None = None) -> list[Case]:
     return cases
 
 
-def measured(response: Response, setting: float) -> Probe:
+def measured(response: RelativeResponse, setting: float) -> Probe:
     """What the program really gave at the setting nearest to SETTING."""
     place = min(range(len(response.settings)), key=lambda one: abs(response.settings[one] - setting))
     return Probe(

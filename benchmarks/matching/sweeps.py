@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattsmith.terms.telemetry import Benchmark, Response, Series, Telemetry
+from wattsmith.terms.telemetry import Benchmark, RelativeResponse, Series, Telemetry
 
 A100 = "a100-dcgm-dvfs"
 ZEUS = "zeus-traces"
@@ -130,8 +130,8 @@ def own_sweep(path: Path) -> Sweep:
     return Sweep(name=path.stem, knob="setting", points=tuple(points))
 
 
-def _response(levels: list[float], times: list[float], powers: list[float], knob: str = "clock") -> Response:
-    return Response(
+def _response(levels: list[float], times: list[float], powers: list[float], knob: str = "clock") -> RelativeResponse:
+    return RelativeResponse(
         settings=tuple(level / levels[-1] for level in levels),
         time_ratio=tuple(one / times[-1] for one in times),
         power_ratio=tuple(one / powers[-1] for one in powers),

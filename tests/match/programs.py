@@ -2,7 +2,7 @@
 
 import math
 
-from wattsmith.terms.telemetry import Benchmark, Probe, Response, Series, Telemetry
+from wattsmith.terms.telemetry import Benchmark, Probe, RelativeResponse, Series, Telemetry
 
 SETTINGS = tuple(place / 20 for place in range(8, 21))  # 0.40 … 1.00
 
@@ -22,7 +22,7 @@ def program(name, bound, rest, **features):
         group=name,
         family="compute" if bound > 0.5 else "memory",
         features={"sm": bound, "dram": 1 - bound, "occupancy": rest, "power_mean": 1 - rest / 2, **features},
-        response=Response(
+        response=RelativeResponse(
             settings=SETTINGS,
             time_ratio=tuple(time_at(one, bound) for one in SETTINGS),
             power_ratio=tuple(power_at(one, rest) for one in SETTINGS),

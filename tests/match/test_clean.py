@@ -82,3 +82,19 @@ def test_whatever_comes_is_a_fingerprint_or_a_named_error(channels):
     except BadInput:
         return
     assert all(value is None or math.isfinite(value) for value in found.features.values())
+
+
+def test_readings_from_before_the_others_began_are_left_out():
+    early = Series(time_s=tuple(0.1 * place for place in range(100)), values=(120.0,) * 40 + (500.0,) * 60)
+    later = Series(time_s=tuple(4.0 + 0.1 * place for place in range(60)), values=(0.9,) * 60)
+    clean = cleaned(Telemetry(series={"power_w": early, "sm_ratio": later}))
+    assert min(clean.series["power_w"].time_s) >= 3.7
+    assert min(clean.series["power_w"].values[3:]) == 500.0
+    assert "4.0 s from before" in clean.notes[0]
+
+
+def test_a_channel_that_came_at_the_very_end_does_not_cost_the_others():
+    long = Series(time_s=tuple(0.1 * place for place in range(100)), values=(500.0,) * 100)
+    late = Series(time_s=(9.5, 9.6, 9.7, 9.8, 9.9), values=(0.9,) * 5)
+    clean = cleaned(Telemetry(series={"power_w": long, "sm_ratio": late}))
+    assert len(clean.series["power_w"].time_s) == 100

@@ -13,7 +13,7 @@ from wattsmith.match.curves import curve_book, guess_response, probe_setting
 from wattsmith.match.nearness import distances, learnt_weights, scale_of
 from wattsmith.match.settling import choose_setting, settle, settle_unguided
 from wattsmith.terms.errors import BadTerm
-from wattsmith.terms.telemetry import Fingerprint, Probe, Response
+from wattsmith.terms.telemetry import Fingerprint, Probe, RelativeResponse
 
 np = pytest.importorskip("numpy")
 
@@ -76,7 +76,7 @@ def test_a_benchmark_that_lacks_a_feature_still_counts():
 def test_curves_on_other_settings_are_brought_onto_one_grid():
     coarse = program("coarse", 0.5, 0.5)
     few = (0.4, 0.7, 1.0)
-    response = Response(
+    response = RelativeResponse(
         settings=few,
         time_ratio=tuple(time_at(one, 0.5) for one in few),
         power_ratio=tuple(power_at(one, 0.5) for one in few),
@@ -91,7 +91,7 @@ def test_a_limit_does_nothing_until_it_bites():
 
     def capped(name, draw):
         bites = [min(1.0, setting / draw) for setting in SETTINGS]
-        response = Response(
+        response = RelativeResponse(
             settings=SETTINGS, time_ratio=tuple(1 / one for one in bites), power_ratio=tuple(bites), knob="power_limit"
         )
         return replace(program(name, 0.5, 0.5, power_mean=draw), response=response)

@@ -29,6 +29,21 @@ def benched(program, **effort):
     return bench(program, device="cpu", domains=(), windows=Session([], background=False), effort=Effort(**effort))
 
 
+def test_activity_is_that_of_the_window():
+    asked = []
+
+    def count():
+        asked.append(len(asked))
+        return {"sm_ratio": 0.25, "tensor_ratio": 0.125} if len(asked) == 2 else {"sm_ratio": 0.9}
+
+    program = Slept(0.001)
+    windows = Session([], background=False)
+    effort = Effort(window_s=0.01, point_s=1.0)
+    seen = bench(program, device="cpu", domains=(), windows=windows, effort=effort, count=count).condition
+    assert len(asked) == 2  # once to begin with, once at the end
+    assert (seen.sm_ratio, seen.tensor_ratio, seen.dram_ratio) == (0.25, 0.125, None)
+
+
 def test_the_first_step_is_kept_apart():
     measured = benched(Slept(0.01, first_s=0.3), window_s=0.3, point_s=1.0)
     assert measured.times.first_s >= 0.3

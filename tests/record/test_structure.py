@@ -10,6 +10,7 @@ from wattsmith.record.families import FAMILIES, build, workload_of
 from wattsmith.record.structure import structure_of, trace_step
 
 torch = pytest.importorskip("torch")
+nn = torch.nn
 
 HEAVY = ("conv", "grouped-conv", "matmul", "attention")
 KIB = 2**10
@@ -179,6 +180,34 @@ def test_autocast_keeps_norms_and_losses_in_fp32():
         assert loss.dtype == torch.float32
         loss.backward()
     assert weight.grad.dtype == torch.float32
+
+
+def recurrent_structure(layer, given, device="meta"):
+    batch = [one for one in (given if isinstance(given, tuple) else [given]) if one is not None]
+    return trace_step(lambda: layer(given), parameters=list(layer.parameters()), inputs=batch, device=device)
+
+
+def test_recurrent_layers_are_counted_each_way_and_taken_as_a_gpu_takes_them():
+    with torch.device("meta"):
+        words = torch.empty(5, 7, 16)  # 5 steps, 7 sequences
+        lstm = recurrent_structure(nn.LSTM(16, 32, 2, batch_first=True), words)
+        gru = recurrent_structure(nn.GRU(16, 32, bidirectional=True), words)
+        plain = recurrent_structure(nn.RNN(16, 32, bias=False), words)
+        narrow = recurrent_structure(nn.LSTM(16, 32, proj_size=8), words)
+        dense = recurrent_structure(nn.Linear(16, 32), words)
+    assert [one.recurrent_layers for one in (lstm, gru, plain, narrow, dense)] == [2, 2, 1, 1, 0]
+    # Per step and sequence: 3 gates of 32, from 16 inputs and 32 states, two ways.
+    assert gru.operators["matmul"].flops == 2 * (5 * 7) * (3 * 32) * (16 + 32) * 2
+    assert gru.operators["matmul"].calls == 4
+    assert plain.operators["matmul"].flops == 2 * (5 * 7) * 32 * (16 + 32)
+
+
+def test_recurrent_layers_are_counted_where_they_are_taken_apart_too():
+    sequences = torch.randn(5, 3, 16)
+    packed = nn.utils.rnn.pack_padded_sequence(sequences, torch.tensor([5, 4, 2]))
+    assert recurrent_structure(nn.GRU(16, 32, 2), packed, device="cpu").recurrent_layers == 2
+    assert recurrent_structure(nn.LSTM(16, 32, 2), packed, device="cpu").recurrent_layers == 2
+    assert recurrent_structure(nn.LSTMCell(16, 32), sequences[0], device="cpu").recurrent_layers == 1
 
 
 def test_an_lstm_counts_its_products_whatever_its_length():

@@ -1,6 +1,7 @@
 """Telemetry as it comes, made fit to be compared: what cannot be used is left out and said, or refused by name."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -13,6 +14,7 @@ FEWEST = 4  # values in a channel
 MOST_BROKEN = 0.5  # share of a channel that may be unusable before all of it is
 RATIO_SLACK = 1.05  # activity counters overshoot a little
 LARGEST = 1e18
+MARGIN_S = 0.2  # channels are read one after the other
 LONGEST_S = 3e10  # no clock reads more: a thousand years
 
 
@@ -24,9 +26,13 @@ def cleaned(telemetry: Telemetry) -> Telemetry:
         good = _good_values(name, series, notes)
         if good is not None:
             kept[name] = good
+    kept = _while_watched(kept, notes)
     if not kept:
-        why = f": {'; '.join(notes)}" if notes else ""
-        raise BadInput(f"the telemetry of {telemetry.domain} holds nothing that can be used{why}")
+        why = "; ".join((*telemetry.notes, *notes))
+        raise BadInput(
+            f"the telemetry of {telemetry.domain} holds nothing that can be used{f': {why}' if why else ''}. "
+            "Layers can stand in for it: wattsmith.tell_layers() in the program, or --model"
+        )
     length_s = _length_s(kept)
     if length_s < SHORTEST_S:
         raise BadInput(
@@ -34,6 +40,27 @@ def cleaned(telemetry: Telemetry) -> Telemetry:
             "on, better 10 s. Record for longer."
         )
     return replace(telemetry, series=kept, notes=(*telemetry.notes, *notes))
+
+
+def _while_watched(kept: dict[str, Series], notes: list[str]) -> dict[str, Series]:
+    """KEPT from when all of it was read, where that leaves enough.
+
+    Drivers hand out readings from before anyone asked, of whatever ran then, and of some channels only.
+    """
+    if not kept:
+        return kept
+    begin_s, end_s = max(one.time_s[0] for one in kept.values()), max(one.time_s[-1] for one in kept.values())
+    early_s = begin_s - min(one.time_s[0] for one in kept.values())
+    cut = {name: _from(one, begin_s - MARGIN_S) for name, one in kept.items()}
+    if early_s <= MARGIN_S or end_s - begin_s < SHORTEST_S or any(len(one.time_s) < FEWEST for one in cut.values()):
+        return kept
+    notes.append(f"{early_s:.1f} s from before all channels were read are left out")
+    return cut
+
+
+def _from(series: Series, begin_s: float) -> Series:
+    first = bisect_left(series.time_s, begin_s)
+    return Series(time_s=series.time_s[first:], values=series.values[first:])
 
 
 def _length_s(kept: Mapping[str, Series]) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from wattsmith.match.blending import Blender, fit_blender, left_out_guesses
 from wattsmith.terms.errors import BadTerm
-from wattsmith.terms.telemetry import Benchmark, Probe, Response, ResponseGuess
+from wattsmith.terms.telemetry import Benchmark, Probe, RelativeResponse, ResponseGuess
 from wattsmith.terms.work import Interval
 
 LEVEL = 0.9
@@ -76,7 +76,7 @@ def _laid(point: Benchmark, grid: Sequence[float], drawn_ratio: float | None) ->
     return laid[0], laid[1]
 
 
-def response_logs(response: Response, settings: Sequence[float]) -> tuple[Any, Any]:
+def response_logs(response: RelativeResponse, settings: Sequence[float]) -> tuple[Any, Any]:
     """Logarithms of the time and power ratios of RESPONSE at SETTINGS."""
     import numpy as np
 
@@ -157,6 +157,7 @@ def guess_response(
         power_w=None if power_w is None else tuple(_times(one, power_w) for one in powers),
         from_points=len(book.points),
         probes=tuple(probes),
+        knob=next((point.response.knob for point in book.points if point.response is not None), "clock"),
     )
     return guess, blender, shares
 

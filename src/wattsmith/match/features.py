@@ -20,7 +20,14 @@ POWER = (
 )
 STATE = ("busy", "memory_busy", "memory_used", "clock", "memory_clock", "period", "progress", "per_cycle")
 SHARES = ("conv", "grouped-conv", "matmul", "attention", "norm", "softmax", "embedding", "pool")
-LAYERS = ("intensity", "step_flops", "launches", *(f"{kind}_{of}" for kind in SHARES for of in ("flops", "calls")))
+MIXERS = ("conv", "attention", "embedding", "recurrent", "matmul")  # layers that mix what goes in
+MIXING = tuple(f"{kind}_mixing" for kind in (*MIXERS, "elementwise", "update"))
+LAYERS = (
+    *("intensity", "step_flops", "launches"),
+    *(f"{kind}_{of}" for kind in SHARES for of in ("flops", "calls")),
+    *MIXING,
+)
+LOSS_CALLS = 2  # of softmax, in a step that trains; more are attention that was taken apart
 FEATURES = (*POWER, *STATE, *(name.removesuffix("_ratio") for name in ACTIVITIES), *LAYERS)
 PERIOD_FROM = ("power_w", "busy_ratio", "memory_busy_ratio", "sm_ratio", "dram_ratio")
 
@@ -74,11 +81,28 @@ def layer_features(structure: Structure) -> dict[str, float | None]:
         count = structure.operators.get(kind)
         shares[f"{kind}_flops"] = 0.0 if count is None else count.flops / flops
         shares[f"{kind}_calls"] = 0.0 if count is None else count.calls / calls
+    shares |= _mixing(structure)
     return shares | {
         "intensity": math.log10(structure.intensity) if structure.intensity else None,
         "step_flops": math.log10(structure.flops) if structure.flops > 0 else None,
         "launches": math.log10(structure.launches) if structure.launches > 0 else None,
     }
+
+
+def _mixing(structure: Structure) -> dict[str, float | None]:
+    """The root of each kind's share of the calls of layers that mix; a step without any is told by what it has."""
+    calls = {kind: count.calls for kind, count in structure.operators.items()}
+    mixing = {
+        "conv": calls.get("conv", 0) + calls.get("grouped-conv", 0),
+        "attention": calls.get("attention", 0) + max(0, calls.get("softmax", 0) - LOSS_CALLS),
+        "embedding": calls.get("embedding", 0),
+        "recurrent": structure.recurrent_layers,
+        "matmul": calls.get("matmul", 0),
+    }
+    if not any(mixing.values()):
+        mixing["elementwise" if "elementwise" in calls else "update"] = 1
+    whole = sum(mixing.values())
+    return {name: math.sqrt(mixing.get(name.removesuffix("_mixing"), 0) / whole) for name in MIXING}
 
 
 def _settled(steady: Sequence[Stretch]) -> list[Stretch]:

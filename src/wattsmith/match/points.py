@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from wattsmith.match.features import FEATURES, layer_features
 from wattsmith.terms.run import Run, Status
-from wattsmith.terms.telemetry import Benchmark, Response
+from wattsmith.terms.telemetry import ACTIVITIES, Benchmark, RelativeResponse
 from wattsmith.terms.work import Parameter, Setting
 
 # What kind of network a family is of: finer than that, a family is about shapes, which telemetry alone tells less well.
 KINDS: Mapping[str, str] = {
     **dict.fromkeys(("cnn", "residual", "bottleneck", "grouped", "depthwise"), "convolutional"),
     **dict.fromkeys(("transformer-encoder", "transformer-decoder", "transformer-decode"), "transformer"),
-    **dict.fromkeys(("mlp", "optimizer-step"), "dense"),
+    # A host that is slower than its device is a state, not a kind: what such a step has is dense layers.
+    **dict.fromkeys(("mlp", "host-loop"), "dense"),
+    "optimizer-step": "update",
     "embedding-mlp": "embedding",
     "lstm": "recurrent",
-    "host-loop": "host-bound",
     "light-chain": "elementwise",
 }
 
@@ -44,6 +46,7 @@ def run_features(run: Run, fastest_hz: float | None = None) -> dict[str, float |
     if seen is not None:
         features["busy"] = seen.busy_ratio
         features["clock"] = seen.clock_hz / fastest_hz if seen.clock_hz and fastest_hz else None
+        features |= {name.removesuffix("_ratio"): getattr(seen, name) for name in ACTIVITIES}
     held = used.peak_held_bytes or used.peak_tensor_bytes
     if held and run.device.memory_bytes:
         features["memory_used"] = held / run.device.memory_bytes
@@ -53,7 +56,23 @@ def run_features(run: Run, fastest_hz: float | None = None) -> dict[str, float |
     return features
 
 
-def response_of(runs: Sequence[Run]) -> Response | None:
+def with_activity(points: Sequence[Benchmark], seen: Mapping[str, Mapping[str, float]]) -> list[Benchmark]:
+    """POINTS with what was SEEN of them on another occasion, by key of workload: counters, memory, progress."""
+    return [
+        replace(point, features={**point.features, **_seen_features(seen.get(point.group, {}))}) for point in points
+    ]
+
+
+def _seen_features(seen: Mapping[str, float]) -> dict[str, float]:
+    features = {name.removesuffix("_ratio"): seen[name] for name in ACTIVITIES if name in seen}
+    if "memory_used_ratio" in seen:
+        features["memory_used"] = seen["memory_used_ratio"]
+    if seen.get("steps_per_s"):
+        features["progress"] = math.log10(seen["steps_per_s"])
+    return features
+
+
+def response_of(runs: Sequence[Run]) -> RelativeResponse | None:
     """How one workload reacted to its limit or clock, of runs that differ in it; None: they do not."""
     for knob in ("clock_hz", "power_limit_w"):
         by_level: dict[float, Run] = {}
@@ -65,7 +84,7 @@ def response_of(runs: Sequence[Run]) -> Response | None:
             continue
         levels = sorted(by_level)
         usual = by_level[levels[-1]]
-        return Response(
+        return RelativeResponse(
             settings=tuple(level / levels[-1] for level in levels),
             time_ratio=tuple(_step_s(by_level[level]) / _step_s(usual) for level in levels),
             power_ratio=tuple(_power_w(by_level[level]) / _power_w(usual) for level in levels),

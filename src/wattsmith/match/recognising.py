@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wattsmith.match.composition import counted, likeness
 from wattsmith.match.curves import FEWEST_CURVES, asked, at_level, curve_book, guess_response, usable
-from wattsmith.match.features import POWER
+from wattsmith.match.features import LAYERS, POWER
+from wattsmith.match.kinds import kind_votes
 from wattsmith.match.nearness import Scale, distances, scale_of
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.telemetry import ACTIVITIES, Benchmark, FamilyGuess, Fingerprint, Match, Neighbour, Probe
@@ -150,6 +152,9 @@ def recognise(
     simulated: bool = False,
 ) -> Match:
     """What FINGERPRINT, taken at SETTING, is most like among POINTS; refused when nothing is near."""
+    everything = points
+    if counters := counted(points, fingerprint.features):
+        points = [points[place] for place in counters]  # others lack what tells most
     names = telling_names(shared_names(points, fingerprint.features))
     if not names or len(names) + len(probes) < FEWEST_FEATURES:
         raise BadInput(
@@ -162,7 +167,10 @@ def recognise(
     nearest = float(far[order[0]])
     close = order[:neighbours]
     votes = {place: 1 / (float(far[place]) + SOFTEN) for place in close}
-    response, shares, doubt, farness = _response(points, fingerprint, probes, setting)
+    by_layers = kind_votes(everything, fingerprint.features)
+    like = [points[place] for place in close]
+    family = _family(points, votes, like) if by_layers is None else _family(everything, by_layers, like)
+    response, shares, doubt, farness = _response(everything, fingerprint, probes, setting)
     near = tuple(
         Neighbour(
             name=points[place].name,
@@ -174,14 +182,17 @@ def recognise(
     )
     closest = points[order[0]]
     farthest = gallery.farthest_by_family.get(closest.family, gallery.farthest)
+    if (alike := likeness(points, fingerprint.features, QUANTILE)) is not None:
+        nearest, farthest, closest = alike.nearest, alike.farthest, points[alike.place]
     # A probe is evidence on the curve itself: then what counts is whether anything reacted like it.
     if farness is not None and any(probe.time_ratio is not None for probe in probes):
         nearest, farthest = farness, 1.0
-    refused = _why_refused(nearest, farthest, doubt, closest)
+        alike = None
+    refused = _why_refused(nearest, farthest, doubt, closest, by_counters=alike is not None)
     return Match(
         fingerprint=fingerprint,
         neighbours=near,
-        family=_family(points, votes),
+        family=family,
         response=None if refused else response,
         nearest=nearest,
         farthest_known=farthest,
@@ -215,10 +226,17 @@ def _response(
     return guess, by_name, sum(half) / len(half), farness
 
 
-def _why_refused(nearest: float, farthest: float, doubt: float | None, closest: Benchmark) -> str | None:
+def _why_refused(
+    nearest: float, farthest: float, doubt: float | None, closest: Benchmark, *, by_counters: bool
+) -> str | None:
     if nearest > farthest:
+        how = (
+            "nothing in the record works as it does, by its activity counters"
+            if by_counters
+            else ("nothing in the record is near")
+        )
         return (
-            f"nothing in the record is near: the nearest, {closest.name}, is {nearest:.1f} times the usual distance "
+            f"{how}: the nearest, {closest.name}, is {nearest:.1f} times the usual distance "
             f"away, and 95 % of its like lie within {farthest:.1f}. Add a point: run the program, or a "
             "synthetic network like it, with `wattsmith record run`"
         )
@@ -230,13 +248,15 @@ def _why_refused(nearest: float, farthest: float, doubt: float | None, closest: 
     return None
 
 
-def _family(points: Sequence[Benchmark], votes: Mapping[int, float]) -> FamilyGuess:
+def _family(points: Sequence[Benchmark], votes: Mapping[int, float], like: Sequence[Benchmark]) -> FamilyGuess:
+    """The kind that most VOTES of POINTS are for, with parameters as those have of it that are LIKE the client."""
     total = sum(votes.values())
     shares: dict[str, float] = {}
     for place, vote in votes.items():
         shares[points[place].family] = shares.get(points[place].family, 0.0) + vote / total
     (family, share), *others = sorted(shares.items(), key=lambda one: -one[1])
-    of_it = [points[place] for place in votes if points[place].family == family]
+    of_it = [point for point in like if point.family == family]
+    of_it = of_it or [points[place] for place in votes if points[place].family == family]
     return FamilyGuess(family=family, share=share, others=dict(others), parameters=_middle(of_it))
 
 
@@ -262,6 +282,11 @@ def _notes(
     notes = list(fingerprint.notes)
     if fingerprint.power_w is not None and all(fingerprint.features.get(name) is None for name in ROOTED):
         notes.append("no activity counters: power and utilisation tell programs apart less well, above all elsewhere")
+    if all(fingerprint.features.get(name) is None for name in LAYERS):
+        notes.append(
+            "its layers are not known, and without them its kind is a guess: say wattsmith.tell_layers() in the "
+            "program, or --model"
+        )
     if has_curve and not probes:
         notes.append("not probed: the curve rests on likeness alone; a few seconds at another setting make it surer")
     if has_curve and probes and all(probe.time_ratio is None for probe in probes):

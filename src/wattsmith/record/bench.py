@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -68,12 +68,14 @@ def bench(
     windows: Windows,
     effort: Effort,
     look: Callable[[], GaugeReading | None] = lambda: None,
+    count: Callable[[], Mapping[str, float]] = dict,
     storage_bytes: int | None = None,
     by_call: bool = True,
     inputs: Sequence[Any] = (),
 ) -> Measured:
     """Run PROGRAM on DEVICE ("cpu", "cuda:0") and measure it. DOMAINS name the meters whose energy it is.
 
+    LOOK tells how the device is now, COUNT how busy its parts were since it was last asked, by field of Condition.
     BY_CALL: say how long the device was busy with each call; not for compiled steps. INPUTS: one batch, to be timed on
     its way to the device, apart from the steps.
     """
@@ -82,9 +84,11 @@ def bench(
     stopwatch.reset_peak_memory()
     step_s, host_s = _rough_times_s(program, stopwatch)
     group = max(1, math.ceil(GROUP_S / step_s))
+    count()
     window = windows.begin("point")
     took_s, seen = _run_steps(program, stopwatch, group, effort, look)
     windows.end(window)
+    activity = count()
     peak_tensor_bytes, peak_held_bytes = stopwatch.peak_memory_bytes()
     input_s = stopwatch.input_s(inputs) if inputs else None
     watched = Watched(busy_s=None)
@@ -106,7 +110,7 @@ def bench(
             input_s=input_s,
         ),
         consumption=_consumption(result, domains, steps, peak_tensor_bytes, peak_held_bytes, storage_bytes),
-        condition=_condition(seen),
+        condition=_condition(seen, activity),
         calls=watched.calls,
         window=result,
     )
@@ -176,10 +180,11 @@ def _sum(values: Any) -> float:
     return math.fsum(value for value in values if value is not None)
 
 
-def _condition(seen: GaugeReading | None) -> Condition:
+def _condition(seen: GaugeReading | None, activity: Mapping[str, Any]) -> Condition:
     if seen is None:
-        return Condition()
+        return Condition(**activity)
     return Condition(
+        **activity,
         busy_ratio=seen.busy_ratio,
         clock_hz=seen.clock_hz,
         memory_clock_hz=seen.memory_clock_hz,

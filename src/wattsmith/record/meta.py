@@ -5,7 +5,7 @@ is taken apart into matrix products, and a recurrent layer into thousands of sma
 These modes stand in for it, before autograd sees the call, so that backward and memory come out right by themselves.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -32,6 +32,11 @@ RAISED = _words(
 )
 
 COMPOSED = frozenset({"multi_head_attention_forward"})  # Python functions with operators of these lists inside
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # of recurrent layers, as torch calls them
+CELLS = frozenset(f"{name}_cell" for name in GATES)  # one step of one layer
+
+SawRecurrent = Callable[[int, int], None]  # layers, and launches that no operator shows
 
 
 @cache
@@ -101,9 +106,9 @@ def _modes() -> tuple[type, type]:
         return torch.autograd.backward(loss, gradient, retain_graph, create_graph, **more)
 
     class Fused(TorchFunctionMode):  # type: ignore[misc]
-        def __init__(self, add_launches: Callable[[int], None]) -> None:
+        def __init__(self, saw_recurrent: SawRecurrent) -> None:
             super().__init__()
-            self.add_launches = add_launches
+            self.saw_recurrent = saw_recurrent
 
         def __torch_function__(
             self, called: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -120,8 +125,12 @@ def _modes() -> tuple[type, type]:
                 return fused_attention(*args, **kwargs)
             if name == "dropout" and _on_meta(args):
                 return fused_dropout(called, *args, **kwargs)
-            if name == "lstm" and _on_meta(args) and _is_plain_lstm(args):
-                return fused_lstm(self.add_launches, *args)
+            if name in GATES and called is getattr(torch, name):
+                if _on_meta(args) and _is_plain(name, args):
+                    return fused_recurrent(self.saw_recurrent, name, *args)
+                self.saw_recurrent(_layers_in(args), 0)
+            elif name in CELLS:
+                self.saw_recurrent(1, 0)
             return called(*args, **kwargs)
 
     def _has_fused_kernel(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -153,9 +162,9 @@ def autocast_rules(dtype: Any) -> Any:
     return _modes()[0](dtype)
 
 
-def fused_kernels(add_launches: Callable[[int], None]) -> Any:
-    """Attention and LSTM on meta as one kernel each. ADD_LAUNCHES is told of launches that no operator shows."""
-    return _modes()[1](add_launches)
+def fused_kernels(saw_recurrent: SawRecurrent) -> Any:
+    """Attention and recurrent layers on meta as one kernel each. SAW_RECURRENT is told of the latter."""
+    return _modes()[1](saw_recurrent)
 
 
 def fused_attention(
@@ -195,52 +204,80 @@ def fused_dropout(called: Any, tensor: Any, p: float = 0.5, training: bool = Tru
     return torch.ops.aten.native_dropout(tensor, p, True)[0]
 
 
-def _is_plain_lstm(args: tuple[Any, ...]) -> bool:
-    """Whether these are the arguments for a padded batch without projection: input, state, weights, bias flag, …"""
-    import torch
-
-    if len(args) != 9 or isinstance(args[1], torch.Tensor):
-        return False
-    weights, biased = args[2], args[3]
-    state, cell = args[1]
-    return bool(biased) and len(weights) == 4 * state.shape[0] and state.shape == cell.shape
+def _is_padded(args: tuple[Any, ...]) -> bool:
+    """Whether the batch is padded: input, state, weights, bias flag, layers, …; a packed one has its sizes second."""
+    return len(args) == 9 and isinstance(args[3], bool)
 
 
-def fused_lstm(
-    add_launches: Callable[[int], None],
+def _layers_in(args: tuple[Any, ...]) -> int:
+    """How many recurrent layers a call has, each way counted."""
+    layers, _, _, bidirectional = args[4:8] if _is_padded(args) else args[5:9]
+    return int(layers) * (2 if bidirectional else 1)
+
+
+def _is_plain(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether cuDNN's plain kernel fits: a padded batch, no projection."""
+    return _is_padded(args) and not (name == "lstm" and args[1][0].shape != args[1][1].shape)
+
+
+def fused_recurrent(
+    saw_recurrent: SawRecurrent,
+    name: str,
     sequence: Any,
-    state: tuple[Any, Any],
-    weights: list[Any],
-    _biased: bool,
+    state: Any,
+    weights: Sequence[Any],
+    biased: bool,
     layers: int,
     _dropout: float,
     _training: bool,
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """An LSTM in all its time steps at once: the same products, and gates kept for backward as cuDNN keeps them."""
+    """A recurrent layer in all its time steps at once: the same products, and gates kept for backward as cuDNN does."""
     import torch
 
-    ways = 2 if bidirectional else 1
+    ways, parts = (2 if bidirectional else 1), (4 if biased else 2)
     steps, batch = (sequence.shape[1], sequence.shape[0]) if batch_first else sequence.shape[:2]
-    add_launches(ways * layers * steps)
+    saw_recurrent(ways * layers, ways * layers * steps)
     flow = sequence.reshape(steps * batch, -1)
     for layer in range(layers):
         outputs = []
         for way in range(ways):
-            from_input, from_state, bias, other_bias = weights[4 * (ways * layer + way) :][:4]
+            from_input, from_state, *biases = weights[parts * (ways * layer + way) :][:parts]
             width = from_state.shape[1]
-            gates = torch.addmm(bias, flow, from_input.t())
+            given = _product(flow, from_input, biases[:1])
             # Any tensor of the state's shape has the cost of the state one step before.
-            before = gates[:, :width]
-            gates = gates + torch.addmm(other_bias, before, from_state.t())
-            outputs.append(_cell(gates, before, width))
+            before = given[:, :width]
+            kept = _product(before, from_state, biases[1:])
+            outputs.append(_CELL[name](given, kept, before, width))
         flow = outputs[0] if ways == 1 else torch.cat(outputs, 1)
     shape = (batch, steps, -1) if batch_first else (steps, batch, -1)
-    return flow.reshape(shape), state[0].clone(), state[1].clone()
+    last = tuple(one.clone() for one in state) if name == "lstm" else (state.clone(),)
+    return flow.reshape(shape), *last
 
 
-def _cell(gates: Any, before: Any, width: int) -> Any:
+def _product(rows: Any, weight: Any, bias: Sequence[Any]) -> Any:
+    import torch
+
+    return torch.addmm(bias[0], rows, weight.t()) if bias else rows.mm(weight.t())
+
+
+def _lstm_cell(given: Any, kept: Any, before: Any, width: int) -> Any:
+    gates = given + kept
     opened = gates[:, : 3 * width].sigmoid()
     cell = opened[:, :width] * before + opened[:, width : 2 * width] * gates[:, 3 * width :].tanh()
     return opened[:, 2 * width :] * cell.tanh()
+
+
+def _gru_cell(given: Any, kept: Any, before: Any, width: int) -> Any:
+    opened = (given[:, : 2 * width] + kept[:, : 2 * width]).sigmoid()
+    fresh = (given[:, 2 * width :] + opened[:, :width] * kept[:, 2 * width :]).tanh()
+    return fresh + opened[:, width:] * (before - fresh)
+
+
+_CELL: Mapping[str, Callable[[Any, Any, Any, int], Any]] = {
+    "lstm": _lstm_cell,
+    "gru": _gru_cell,
+    "rnn_tanh": lambda given, kept, *_: (given + kept).tanh(),
+    "rnn_relu": lambda given, kept, *_: (given + kept).relu(),
+}

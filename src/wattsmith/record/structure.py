@@ -44,6 +44,7 @@ class Ledger:
     calls: Calls = field(default_factory=Calls)
     launches: int = 0
     sequential: int = 0
+    recurrent: int = 0  # layers
     alive: dict[int, tuple[int, int, Any]] = field(default_factory=dict)  # storage → number, bytes, how we see its end
     memory: list[tuple[int, int]] = field(default_factory=list)  # as in Trace
     step_at: int = 0
@@ -63,15 +64,16 @@ class Ledger:
 
     def start_again(self) -> None:
         """Forget what was counted, not what is alive."""
-        self.sequential = 0
+        self.sequential = self.recurrent = 0
         self.sequence.clear()
         self.step_at = len(self.memory)
         self.calls.tallies.clear()
         self.launches = 0
 
-    def add_launches(self, more: int) -> None:
-        self.launches += more
-        self.sequential += more
+    def add_recurrent(self, layers: int, launches: int) -> None:
+        self.recurrent += layers
+        self.launches += launches
+        self.sequential += launches
 
     def hold(self, tensor: Any) -> int:
         """Count the tensor's storage as alive until it is not. Gives the storage's address."""
@@ -229,7 +231,7 @@ def trace(
         ledger.hold(tensor)
     with ExitStack() as modes:
         modes.enter_context(recorder_class()(ledger))
-        modes.enter_context(fused_kernels(ledger.add_launches))
+        modes.enter_context(fused_kernels(ledger.add_recurrent))
         if precision in ("bf16", "fp16"):
             modes.enter_context(autocast(precision, device))
         for _ in range(steps):
@@ -264,6 +266,7 @@ def summed_up(ledger: Ledger, parameters: list[Any], batch: list[Any]) -> Struct
         peak_bytes=ledger.peak_bytes,
         conv_layers=len(ledger.conv),
         dense_layers=len(ledger.dense),
+        recurrent_layers=ledger.recurrent,
         conv_strength=sum(ledger.conv.values()),
         dense_strength=sum(ledger.dense.values()),
         operators=operators,
