@@ -67,7 +67,9 @@ def run_pool(
             memory_bytes=float(rng.uniform(2, 26)) * GIB,  # so that some fit nowhere, and are refused
         )
         steps = float(epochs[rng.integers(len(epochs))])
-        events.append(JobSubmitted(time_s=now_s, job=Job(name=f"job-{number}", steps=steps, needs=(need,))))
+        events.append(
+            JobSubmitted(time_s=now_s, job=Job(name=f"job-{number}", steps=steps, needs=(need,), pausable=True))
+        )
     events.append(BudgetChanged(time_s=0.5 * now_s, budget_w=100.0 * nodes))
     events.append(BudgetChanged(time_s=0.7 * now_s, budget_w=140.0 * nodes))
     loses = tuple(

@@ -96,11 +96,33 @@ def overshoots(
         "by": by,
         "plans": len(over),
         "over": statistics.fmean(over),
+        "from": interval_of(sum(over), len(over))[0],
+        "to": interval_of(sum(over), len(over))[1],
         "most over": most,
         "without": statistics.fmean(over_plain),
         "lost": statistics.fmean(lost),
         "guard": statistics.fmean(guards),
     }
+
+
+def together(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Two rows of the same cell as one."""
+    plans = one["plans"] + other["plans"]
+    means = {
+        name: (one["plans"] * one[name] + other["plans"] * other[name]) / plans
+        for name in ("over", "without", "lost", "guard")
+    }
+    low, high = interval_of(round(means["over"] * plans), plans)
+    most = max(one["most over"], other["most over"])
+    return {**one, **means, "plans": plans, "from": low, "to": high, "most over": most}
+
+
+def interval_of(hits: int, count: int) -> tuple[float, float]:
+    """The shares between which the true one lies 95 times of 100, by Clopper and Pearson."""
+    from scipy.stats import beta
+
+    low = 0.0 if hits == 0 else float(beta.ppf(0.025, hits, count - hits + 1))
+    return low, 1.0 if hits == count else float(beta.ppf(0.975, hits + 1, count - hits))
 
 
 def _true(fleet: Sequence[Response], shared: Shared, name: str, weights: Sequence[float] | None = None) -> float:

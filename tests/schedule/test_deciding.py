@@ -10,6 +10,7 @@ from tests.schedule.test_curves import response
 
 from wattsmith.schedule.deciding import decide, empty_pool
 from wattsmith.schedule.simulated import Truth, simulate
+from wattsmith.schedule.waiting import why_it_waits
 from wattsmith.terms.dispatch import (
     BudgetChanged,
     JobCancelled,
@@ -18,7 +19,9 @@ from wattsmith.terms.dispatch import (
     MatchAgain,
     NodeBack,
     NodeLost,
+    OverBudget,
     PassedOver,
+    PauseJob,
     RefuseJob,
     SetPoint,
     StartJob,
@@ -30,12 +33,14 @@ from wattsmith.terms.schedule import Doubt, Job, Need, NoPlan, PoolNode
 pytest.importorskip("numpy", reason="DECISIONS ARE NOT TESTED: numpy is not installed")
 
 GIB = 2**30
+PAUSABLE = (("heavy", 0.0, 2.0), ("sooner", 0.0, 1.0), ("later", 5.0, 1.0), ("light", 6.0, 0.5))  # began, weight
 FAST, SLOW = (1.0, 200.0), (1.25, 100.0)  # a step a second on 200 W, 0.8 on 100 W
 CURVE = response(FAST, SLOW)
 
 
-def job(name, steps=100.0, devices=1, memory=None, curve=CURVE, kind="gpu"):
-    return Job(name=name, steps=steps, needs=(Need(kind=kind, devices=devices, response=curve, memory_bytes=memory),))
+def job(name, steps=100.0, devices=1, memory=None, curve=CURVE, kind="gpu", **more):
+    need = Need(kind=kind, devices=devices, response=curve, memory_bytes=memory)
+    return Job(name=name, steps=steps, needs=(need,), **more)
 
 
 def pool(nodes=2, budget_w=math.inf, **more):
@@ -83,7 +88,7 @@ def test_when_it_ends_the_slow_one_gets_its_power():
 
 
 def test_a_budget_that_falls_slows_jobs_down_and_then_pauses_some():
-    state, _ = after(pool(2), submitted("a"), submitted("b"))
+    state, _ = after(pool(2), submitted("a", pausable=True), submitted("b", pausable=True))
     slower, actions = after(state, BudgetChanged(time_s=1.0, budget_w=250.0))
     assert kinds(actions) == ["SetPoint", "SetPoint"]
     assert slower.drawn_w == 200.0
@@ -92,6 +97,68 @@ def test_a_budget_that_falls_slows_jobs_down_and_then_pauses_some():
     assert len(paused.waiting) == 1
     _, actions = after(paused, BudgetChanged(time_s=3.0, budget_w=1000.0))
     assert sorted(kinds(actions)) == ["SetPoint", "StartJob"]
+
+
+def test_a_job_that_may_not_pause_runs_on_slowly_and_it_is_said_that_the_pool_is_above_its_budget():
+    state, _ = after(pool(2, idle_w=10.0), submitted("a"), submitted("b", pausable=True))
+    state, actions = after(state, BudgetChanged(time_s=1.0, budget_w=70.0))
+    assert kinds(actions) == ["SetPoint", "PauseJob", "OverBudget"]
+    assert (actions[1].job, list(state.running), list(state.waiting)) == ("b", ["a"], ["b"])
+    # Without idle power of its own a's 100 W are all above idle; both machines draw 10 W.
+    assert actions[2].over_w == state.over_w == 50.0
+    assert actions[2].why == (
+        "the pool draws 120 W, 50 W above its budget of 70 W: a (100 W) may not pause, and the settings are as low as "
+        "they go; idle machines draw 20 W"
+    )
+    assert after(state, BudgetChanged(time_s=2.0, budget_w=120.0))[0].over_w == 0.0
+
+
+def test_what_is_worth_least_pauses_first_and_of_equals_what_has_lost_least():
+    jobs = [submitted(name, time, pausable=True, weight=weight) for name, time, weight in PAUSABLE]
+    state, _ = after(pool(4), *jobs)
+    order = []
+    for budget_w in (300.0, 200.0, 100.0):
+        state, actions = after(state, BudgetChanged(time_s=10.0, budget_w=budget_w))
+        order += [one.job for one in actions if isinstance(one, PauseJob)]
+    assert order == ["light", "later", "sooner"]
+    assert list(state.running) == ["heavy"]
+
+
+def test_no_job_pauses_whose_pause_would_not_be_needed():
+    wide = response((1.0, 400.0))
+    state, _ = after(pool(3), submitted("a", pausable=True, weight=0.5), submitted("b", curve=wide, pausable=True))
+    state, actions = after(state, BudgetChanged(time_s=1.0, budget_w=350.0))  # 100 W less would not do, 400 W are
+    assert kinds(actions) == ["PauseJob"]
+    assert list(state.running) == ["a"]
+
+
+def test_settings_stay_fast_enough_for_a_deadline_where_another_job_can_be_slowed():
+    state, _ = after(pool(2), submitted("due", deadline_s=110.0), submitted("free"))
+    state, actions = after(state, BudgetChanged(time_s=1.0, budget_w=300.0))
+    assert [(one.job, one.point.power_w) for one in actions] == [("free", 100.0)]
+    # Where both must fall, both do: 100 steps at 0.8 a second end after 125 s.
+    assert kinds(after(state, BudgetChanged(time_s=2.0, budget_w=200.0))[1]) == ["SetPoint"]
+
+
+def test_a_job_starts_at_a_setting_that_keeps_its_deadline_or_waits_for_the_power_while_that_can_help():
+    state, _ = after(pool(2, 300.0), submitted("a"), submitted("due", deadline_s=110.0))  # 100 steps, 125 s on 100 W
+    assert list(state.waiting) == ["due"]
+    assert why_it_waits(state, "due", 0) == "waits for power: needs 200 W, 100 W of the budget of 300 W are free"
+    state, actions = after(state, BudgetChanged(time_s=20.0, budget_w=301.0))  # it is late whatever is done
+    assert [(one.job, one.point.power_w) for one in actions if isinstance(one, StartJob)] == [("due", 100.0)]
+
+
+def test_of_those_that_wait_the_nearer_deadline_goes_first():
+    waiting = [submitted("first"), submitted("tomorrow", deadline_s=86_400.0), submitted("today", deadline_s=3600.0)]
+    state, _ = after(pool(1), submitted("a"), *waiting)
+    assert list(state.waiting) == ["today", "tomorrow", "first"]
+    state, _ = after(state, submitted("heavy", weight=2.0, deadline_s=10.0))
+    assert list(state.waiting)[-1] == "heavy"  # weights are not equal: the order is that in which they came
+
+
+def test_nobody_goes_before_one_that_has_waited_long():
+    state, _ = after(pool(1), submitted("a"), submitted("old"), submitted("new", 3601.0, deadline_s=4000.0))
+    assert list(state.waiting) == ["old", "new"]
 
 
 def test_jobs_of_a_lost_node_go_on_elsewhere_with_what_is_left():
@@ -179,7 +246,8 @@ events = one_of(
 def made(time_s, what, which, more):
     match what:
         case "submit":
-            return submitted(which, time_s, devices=more)
+            due_s = time_s + 300.0 if which in "ceg" else None
+            return submitted(which, time_s, devices=more, pausable=which in "abcd", deadline_s=due_s)
         case "end" | "fail":
             return JobEnded(time_s=time_s, job=which, done=what == "end")
         case "cancel":
@@ -209,13 +277,18 @@ def test_whatever_happens_no_job_is_lost_and_no_device_is_used_twice(script):
         assert set(used) | set(free) == working
         assert not set(used) & set(free)
         assert state.drawn_w == pytest.approx(sum(one.above_idle_w for one in state.running.values()), abs=1e-6)
-        if what == "budget" and which > state.idle_w:
-            assert state.idle_w + state.drawn_w <= which * (1 + 1e-9)
+        assert all(one.job in "abcd" for one in actions if isinstance(one, PauseJob))
+        over = [one for one in actions if isinstance(one, OverBudget)]
+        if what == "budget" and state.idle_w + state.drawn_w > which * (1 + 1e-9):
+            assert [one.over_w for one in over] == [state.over_w]
+            assert all(not one.job.pausable and one.point == CURVE.points[1] for one in state.running.values())
 
 
 def test_the_simulator_loses_nothing_when_nodes_fall_and_the_budget_drops():
     curve = replace(CURVE, doubt=Doubt(power_ratio=0.05))
-    script = [JobSubmitted(time_s=float(n), job=job(f"j{n}", steps=50.0 + n % 37, curve=curve)) for n in range(300)]
+    script = [
+        JobSubmitted(time_s=float(n), job=job(f"j{n}", 50.0 + n % 37, curve=curve, pausable=True)) for n in range(300)
+    ]
     script.append(BudgetChanged(time_s=100.0, budget_w=1200.0))
     script.append(BudgetChanged(time_s=400.0, budget_w=4000.0))
     truth = Truth(telemetry_s=20.0, loses=((50.0, "n3", 100.0), (150.0, "n4", 5.0)))

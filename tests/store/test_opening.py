@@ -76,7 +76,7 @@ def test_a_database_with_other_tables_takes_a_record_unless_the_names_clash(post
         assert store.add(run_of(1))
     with psycopg.connect(postgres_place, autocommit=True) as connection:
         connection.execute("DROP TABLE wattsmith_schema")
-    with pytest.raises(BadInput, match="has the table 'devices' and no record"):
+    with pytest.raises(BadInput, match="has the table 'attempts' and no record"):
         open_store(postgres_place)
 
 

@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from tests.store.making import failed_run, run_of
 
-from wattsmith.store import rows, schema, tables
+from wattsmith.store import rows, schema, service_tables, tables
 from wattsmith.store.engine import postgres_engine, sqlite_engine, write_transaction
 from wattsmith.store.exchange import import_runs
 from wattsmith.store.opening import open_store
@@ -68,6 +68,20 @@ def set_version(path: Path, version: str) -> None:
 def columns_in(path: Path) -> set[str]:
     with closing(sqlite3.connect(path)) as plain:
         return {row[1] for row in plain.execute("PRAGMA table_info(runs)")}
+
+
+def test_an_old_record_of_recurrent_networks_knows_their_layers(old_file):
+    with closing(sqlite3.connect(old_file)) as plain, plain:
+        (first,) = plain.execute("SELECT workload_id FROM runs ORDER BY id LIMIT 1").fetchone()
+        plain.execute("UPDATE workloads SET family = 'lstm' WHERE id = ?", (first,))
+        plain.execute(
+            "INSERT OR REPLACE INTO workload_parameters (workload_id, name, type, number, text) "
+            "VALUES (?, 'layers', 'int', 3, '3')",
+            (first,),
+        )
+    with open_store(old_file) as store:
+        layers = [run.structure and run.structure.recurrent_layers for run in store.runs()]
+    assert layers == [3, None, 0]
 
 
 def test_an_old_record_is_brought_up_to_date_with_all_its_runs(old_file):
@@ -145,7 +159,8 @@ def test_the_steps_arrive_at_the_tables(kind, request, tmp_path):
     with write_transaction(engine, kind) as connection:
         schema.upgrade(connection, schema.NEWEST)
         context = MigrationContext.configure(connection, opts={"version_table": "wattsmith_schema"})
-        assert compare_metadata(context, tables.metadata) == []
+        assert service_tables.metadata is tables.metadata
+        assert compare_metadata(context, service_tables.metadata) == []
     engine.dispose()
 
 

@@ -33,24 +33,24 @@ def test_separate_domains_add_up():
     both = window(domain("gpu:0", 300.0), domain("cpu-package:0", 100.0, error_j=3.0))
     assert both.energy_j == 400.0
     assert both.error_j == 4.0
-    assert both.mean_power_w == 200.0
+    assert both.power_w == 200.0
 
 
 def test_a_window_without_domains_costs_unknown_energy_not_none_at_all():
     assert window().energy_j is None
     assert window().error_j is None
-    assert window().mean_power_w is None
+    assert window().power_w is None
 
 
 def test_one_unknown_domain_makes_the_sum_unknown():
     partly = window(domain("gpu:0", 300.0), domain("cpu-package:0", None))
     assert partly.energy_j is None
-    assert partly.mean_power_w is None
+    assert partly.power_w is None
     assert partly.domain("gpu:0").energy_j == 300.0
 
 
 def test_an_empty_stretch_has_no_mean_power():
-    assert window(domain("gpu:0", 0.0), duration_s=0.0).mean_power_w is None
+    assert window(domain("gpu:0", 0.0), duration_s=0.0).power_w is None
 
 
 def test_a_node_meter_counts_once_for_all_it_contains():
@@ -183,3 +183,13 @@ def test_a_sensor_that_averages_for_part_of_the_time_says_how_much_it_leaves_out
 
 def test_the_kind_of_a_meter_is_that_of_its_domain():
     assert card(power_period_s=0.1).kind == "gpu"
+
+
+def test_in_a_line_a_window_tells_its_energy_with_bound_and_source():
+    both = window(domain("gpu:0", 300.0, simulated=True), domain("cpu-package:0", 100.0, error_j=3.0, complete=False))
+    assert str(both) == "w: 2 s, 400 J ± 4 J (gpu:0, counter, simulated; cpu-package:0, counter, incomplete)"
+
+
+def test_in_a_line_a_window_tells_that_its_energy_is_unknown_and_why():
+    assert str(window()) == "w: 2 s, energy unknown: no meter was found; `wattsmith machine` says why"
+    assert str(window(domain("gpu:0", 300.0), domain("gpu:1", None))) == "w: 2 s, energy unknown: no sensor"

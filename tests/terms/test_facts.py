@@ -48,7 +48,7 @@ def test_a_window_keeps_its_figures_sources_and_sums():
     )
     plain = json.loads(json.dumps(as_plain(window), allow_nan=False))
     assert plain["energy_j"] == 600.0
-    assert plain["mean_power_w"] == 300.0
+    assert plain["power_w"] == 300.0
     assert plain["simulated"] is False
     assert plain["missing"] == {"cpu-package": "no RAPL here"}
     assert "counted" not in plain  # whole facts are written once

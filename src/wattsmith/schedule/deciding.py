@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
-from wattsmith.schedule.budget import share_budget
 from wattsmith.schedule.guard import OVERSHOOTS
+from wattsmith.schedule.making_room import Sharer, shared_power
 from wattsmith.terms.dispatch import (
     Action,
     BudgetChanged,
@@ -23,6 +23,7 @@ from wattsmith.terms.dispatch import (
     MatchAgain,
     NodeBack,
     NodeLost,
+    OverBudget,
     PassedOver,
     PauseJob,
     RefuseJob,
@@ -38,7 +39,8 @@ DRIFT = 0.15  # measured over predicted power or time off by more: match again
 LOOKS = 16  # waiting jobs that are tried after each event, so that one large job does not stop all small ones
 SPARE = 0.05  # of the budget; what lies idle above that is shared anew
 SETTLE_S = 300.0  # but not more often than this
-AGE_S = 3600.0  # a job that has waited longer than this holds back those behind it
+AGE_S = 3600.0  # a job that has waited longer than this holds back those behind it, and nobody goes before it
+NAMED = 5  # jobs, where many could be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,11 @@ class Running:
     def above_idle_w(self) -> float:
         """All its devices, as predicted and then corrected by what was measured."""
         return len(self.devices) * max(0.0, self.point.power_w * self.power_ratio - self.need.response.idle_w)
+
+    @property
+    def power_known(self) -> bool:
+        """Whether anybody has said or measured what it draws."""
+        return self.need.response.power_known or self.power_ratio != 1.0
 
     @property
     def square(self) -> float:
@@ -92,6 +99,16 @@ class PoolState:
     square: float = 0.0
     idle_w: float = 0.0
     shared_s: float = 0.0  # when the power was last shared anew among what runs
+
+    @property
+    def over_w(self) -> float:
+        """So much more is drawn than there may be, as believed; 0: no more."""
+        return max(0.0, self.idle_w + self.drawn_w - self.budget_w)
+
+    @property
+    def free_w(self) -> float:
+        """What is left of the budget after what runs, and after the guard for what that may be off by."""
+        return self.budget_w - self.idle_w - self.drawn_w - SIGMAS * math.sqrt(max(0.0, self.square))
 
     @property
     def known(self) -> int:
@@ -142,11 +159,32 @@ def _submitted(state: PoolState, job: Job) -> tuple[PoolState, list[Action]]:
     if why is not None:
         return replace(state, refused=state.refused + 1), [RefuseJob(job=job.name, why=why)]
     waits = Waiting(job=job, since_s=state.time_s, steps_left=job.steps)
-    before = len(state.waiting)
-    state = replace(state, waiting={**state.waiting, job.name: waits})
+    before, waiting = _queued(state, waits)
+    state = replace(state, waiting=waiting)
     if before >= LOOKS:
         return state, []  # nothing was freed, and those before it did not fit either
     return _started(state)
+
+
+def _queued(state: PoolState, waits: Waiting) -> tuple[int, dict[str, Waiting]]:
+    """How many are before WAITS in the queue, and the queue with it: behind all but those that are less urgent."""
+    queue = list(state.waiting.values())
+    place = len(queue)
+    while place > 0 and _goes_before(waits, queue[place - 1], state.time_s):
+        place -= 1
+    queue.insert(place, waits)
+    return place, {one.job.name: one for one in queue}
+
+
+def _goes_before(one: Waiting, other: Waiting, now_s: float) -> bool:
+    """Whether ONE, which has come later, is served first: of equal weight, and its deadline is nearer."""
+    if one.job.weight != other.job.weight or now_s - other.since_s > AGE_S:
+        return False
+    return _deadline_s(one) < _deadline_s(other)
+
+
+def _deadline_s(waits: Waiting) -> float:
+    return math.inf if waits.job.deadline_s is None else waits.job.deadline_s
 
 
 def _never(state: PoolState, job: Job) -> str | None:
@@ -154,7 +192,7 @@ def _never(state: PoolState, job: Job) -> str | None:
     kinds = [(need, node) for need in job.needs for node in state.nodes.values() if node.kind == need.kind]
     if not kinds:
         return f"it runs on {', '.join(sorted({need.kind for need in job.needs}))}, which the pool does not have"
-    roomy = [(need, node) for need, node in kinds if _has_memory(need, node)]
+    roomy = [(need, node) for need, node in kinds if has_memory(need, node)]
     if not roomy:
         least = min(need.memory_bytes or 0.0 for need, _ in kinds)
         most = max(node.memory_bytes or 0 for _, node in kinds)
@@ -167,7 +205,8 @@ def _never(state: PoolState, job: Job) -> str | None:
     return None
 
 
-def _has_memory(need: Need, node: PoolNode) -> bool:
+def has_memory(need: Need, node: PoolNode) -> bool:
+    """Whether each of the node's devices is large enough, as far as anyone knows."""
     return need.memory_bytes is None or node.memory_bytes is None or need.memory_bytes <= node.memory_bytes
 
 
@@ -180,7 +219,7 @@ def _started(state: PoolState) -> tuple[PoolState, list[Action]]:
         if looked >= LOOKS or not state.free:
             break
         room_w = state.budget_w - state.idle_w
-        found = _place(state, free if free is not None else state.free, waits.job, drawn_w, square, room_w)
+        found = _place(state, free if free is not None else state.free, waits, drawn_w, square, room_w)
         if found is None:
             if state.time_s - waits.since_s > AGE_S:
                 break
@@ -212,17 +251,22 @@ def _started(state: PoolState) -> tuple[PoolState, list[Action]]:
 
 
 def _place(
-    state: PoolState, free: Mapping[str, tuple[int, ...]], job: Job, drawn_w: float, square: float, room_w: float
+    state: PoolState, free: Mapping[str, tuple[int, ...]], waits: Waiting, drawn_w: float, square: float, room_w: float
 ) -> tuple[Need, str, tuple[int, ...], OperatingPoint] | None:
-    """The node that JOB fits most tightly, and the fastest setting whose power is left."""
-    for need in sorted(job.needs, key=lambda one: one.devices if job.fewest_devices else -max(_rates(one))):
-        point = _affordable(need, drawn_w, square, room_w)
+    """The node that a job fits most tightly, and the fastest setting whose power is left."""
+    job = waits.job
+
+    def first(need: Need) -> tuple[bool, float]:  # rates that nobody knows only stand in
+        return not need.response.time_known, need.devices if job.fewest_devices else -max(_rates(need))
+
+    for need in sorted(job.needs, key=first):
+        point = affordable(timely(need, waits, state.time_s), drawn_w, square, room_w)
         if point is None:
             continue
         best: tuple[int, int, str] | None = None
         for name, devices in free.items():
             node = state.nodes[name]
-            fits = node.kind == need.kind and len(devices) >= need.devices and _has_memory(need, node)
+            fits = node.kind == need.kind and len(devices) >= need.devices and has_memory(need, node)
             if fits and node.allows(point.setting):
                 key = (len(devices), node.memory_bytes or 0, name)
                 if best is None or key < best:
@@ -238,13 +282,30 @@ def _rates(need: Need) -> list[float]:
     return [point.rate for point in need.response.points]
 
 
-def _affordable(need: Need, drawn_w: float, square: float, room_w: float) -> OperatingPoint | None:
+def timely(need: Need, waits: Waiting, now_s: float) -> Need:
+    """NEED with the settings alone that keep the job's deadline; all of them where it has none, or none does."""
+    if waits.job.deadline_s is None or not need.response.time_known:
+        return need
+    left_s = waits.job.deadline_s - now_s
+    points = tuple(point for point in need.response.points if waits.steps_left <= point.rate * left_s)
+    return replace(need, response=replace(need.response, points=points)) if points else need
+
+
+def affordable(need: Need, drawn_w: float, square: float, room_w: float) -> OperatingPoint | None:
+    """The fastest setting whose power fits into ROOM_W beside what is drawn, with its guard."""
+    if not need.response.power_known and room_w < math.inf:
+        return None  # nobody could say whether it fits
     for point in sorted(need.response.points, key=lambda one: -one.rate):
-        more_w = need.devices * max(0.0, point.power_w - need.response.idle_w)
-        more_square = need.devices * (need.response.doubt.power_ratio * point.power_w) ** 2
-        if drawn_w + more_w + SIGMAS * math.sqrt(max(0.0, square + more_square)) <= room_w:
+        if drawn_w + more_w(need, point, square) + SIGMAS * math.sqrt(max(0.0, square)) <= room_w:
             return point
     return None
+
+
+def more_w(need: Need, point: OperatingPoint, square: float) -> float:
+    """What a job takes of the budget: power above idle, and by how much the guard grows."""
+    above_w = need.devices * max(0.0, point.power_w - need.response.idle_w)
+    more_square = need.devices * (need.response.doubt.power_ratio * point.power_w) ** 2
+    return above_w + SIGMAS * (math.sqrt(max(0.0, square + more_square)) - math.sqrt(max(0.0, square)))
 
 
 def _without(state: PoolState, name: str) -> tuple[PoolState, Running]:
@@ -253,7 +314,8 @@ def _without(state: PoolState, name: str) -> tuple[PoolState, Running]:
     one = running.pop(name)
     free = state.free
     if one.node not in state.lost:
-        free = {**free, one.node: tuple(sorted((*free.get(one.node, ()), *one.devices)))}
+        # A set: of a job that an engine has put elsewhere the devices may be believed to be free already.
+        free = {**free, one.node: tuple(sorted({*free.get(one.node, ()), *one.devices}))}
     drawn_w = max(0.0, state.drawn_w - one.above_idle_w) if running else 0.0
     square = max(0.0, state.square - one.square) if running else 0.0
     return replace(state, running=running, free=free, drawn_w=drawn_w, square=square), one
@@ -281,8 +343,9 @@ def _ended(state: PoolState, event: JobEnded | JobCancelled) -> tuple[PoolState,
 
 def _has_spare(state: PoolState) -> bool:
     """Whether enough power lies idle, for long enough, that those which run slowly should have it."""
-    spare_w = state.budget_w - state.idle_w - state.drawn_w - SIGMAS * math.sqrt(state.square)
-    return state.budget_w < math.inf and spare_w > SPARE * state.budget_w and state.time_s - state.shared_s > SETTLE_S
+    return (
+        state.budget_w < math.inf and state.free_w > SPARE * state.budget_w and state.time_s - state.shared_s > SETTLE_S
+    )
 
 
 def _again(state: PoolState, *ones: Running) -> PoolState:
@@ -309,8 +372,9 @@ def _measured(state: PoolState, event: Telemetry) -> tuple[PoolState, list[Actio
     expected_w = len(one.devices) * one.point.power_w
     if event.power_w is not None and event.power_w > 0:
         seen = replace(seen, power_ratio=event.power_w / expected_w)
-    off_power = abs(seen.power_ratio - 1)
-    off_rate = 0.0 if event.rate is None else abs(event.rate / one.point.rate - 1)
+    response = one.need.response
+    off_power = abs(seen.power_ratio - 1) if response.power_known else 0.0
+    off_rate = abs(event.rate / one.point.rate - 1) if event.rate is not None and response.time_known else 0.0
     if max(off_power, off_rate) > DRIFT and not one.warned:
         what = "power" if off_power >= off_rate else "rate"
         actions.append(MatchAgain(job=event.job, why=f"its {what} is {max(off_power, off_rate):.0%} off"))
@@ -347,53 +411,78 @@ def _back(state: PoolState, name: str) -> tuple[PoolState, list[Action]]:
 
 
 def _rebudgeted(state: PoolState) -> tuple[PoolState, list[Action]]:
-    """STATE with the power shared anew among what runs; what does not fit pauses. Then others may start."""
+    """STATE with the power shared anew among what runs; where it is short, those that may pause do. Then others may
+    start."""
     state = replace(state, shared_s=state.time_s)
-    names = list(state.running)
-    if not names:
-        return _started(state)
-    ones = [state.running[name] for name in names]
-    responses = [_whole(one) for one in ones]
-    weights = [one.job.weight / max(point.rate for point in one.need.response.points) for one in ones]
-    guard_w = SIGMAS * math.sqrt(state.square)
+    ones = list(state.running.values())
     # Devices that pause still draw their idle power, which is in idle_w for all nodes already.
-    room_w = max(1e-9, state.budget_w - state.idle_w - guard_w)
-    shared = share_budget(responses, room_w, weights=weights)
+    room_w = state.budget_w - state.idle_w
+    now = [one.need.response.points.index(one.point) for one in ones]
+    places = shared_power([_sharer(one, state.time_s) for one in ones], room_w, now, SIGMAS)
     actions: list[Action] = []
     running = dict(state.running)
     paused: list[Running] = []
-    for name, one, place in zip(names, ones, shared.choice, strict=True):
+    for one, place in zip(ones, places, strict=True):
         if place is None:
-            actions.append(PauseJob(job=name))
+            actions.append(PauseJob(job=one.job.name))
             paused.append(one)
             continue
         point = one.need.response.points[place]
         if point != one.point:
-            actions.append(SetPoint(job=name, point=point))
-            running[name] = replace(one, point=point)
+            actions.append(SetPoint(job=one.job.name, point=point))
+            running[one.job.name] = replace(one, point=point)
     state = replace(state, running=running)
     for one in paused:
         state, _ = _without(state, one.job.name)
     state = _counted(_again(state, *paused))
+    if (why := why_over_budget(state)) is not None:
+        return state, [*actions, OverBudget(over_w=state.over_w, why=why)]
     if paused:
         return state, actions  # no power was left, so nothing can start
     state, more = _started(state)
     return state, [*actions, *more]
 
 
-def _whole(one: Running) -> Response:
-    """The job's response above idle, all devices together, corrected by what was measured."""
-    idle_w = one.need.response.idle_w
+def why_over_budget(state: PoolState) -> str | None:
+    """Why more is drawn than there may be; None: it is not, as far as anyone knows."""
+    if state.over_w <= 1e-9 * state.budget_w:
+        return None
+    runs = sorted((one for one in state.running.values() if not one.job.pausable), key=lambda one: -one.above_idle_w)
+    named = ", ".join(f"{one.job.name} ({_watts(one.above_idle_w)})" for one in runs[:NAMED])
+    more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
+    kept = f"{named}{more} may not pause, and the settings are as low as they go; " if runs else ""
+    return (
+        f"the pool draws {_watts(state.idle_w + state.drawn_w)}, {_watts(state.over_w)} above its budget of "
+        f"{_watts(state.budget_w)}: {kept}idle machines draw {_watts(state.idle_w)}"
+    )
+
+
+def _watts(power_w: float) -> str:
+    return format_quantity(power_w, "power", 3)
+
+
+def _sharer(one: Running, now_s: float) -> Sharer:
+    """The job with its response above idle, all devices together, corrected by what was measured."""
+    response, count = one.need.response, len(one.devices)
     points = tuple(
         replace(
             point,
-            power_w=max(1e-6, len(one.devices) * (point.power_w * one.power_ratio - idle_w)),
+            power_w=max(1e-6, count * (point.power_w * one.power_ratio - response.idle_w)),
             p99_w=None,
             peak_w=None,
         )
-        for point in one.need.response.points
+        for point in response.points
     )
-    return Response(points=points)
+    left_s = math.inf if one.job.deadline_s is None else one.job.deadline_s - now_s
+    return Sharer(
+        response=Response(points=points),
+        weight=one.job.weight,
+        pausable=one.job.pausable,
+        deadline_s=one.job.deadline_s,
+        since_s=one.since_s,
+        keeps=tuple(place for place, point in enumerate(points) if one.steps_left <= point.rate * left_s),
+        doubts_w=tuple(math.sqrt(count) * response.doubt.power_ratio * point.power_w for point in response.points),
+    )
 
 
 def _counted(state: PoolState) -> PoolState:

@@ -10,7 +10,7 @@ from wattsmith.schedule.series import HOUR_S, KWH_J, Series
 from wattsmith.terms.errors import BadInput, NotWritten
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
-from wattsmith.terms.schedule import NINE_IN_TEN, Doubt, Job, Plan, PoolNode, Stretch
+from wattsmith.terms.schedule import NINE_IN_TEN, Job, Plan, PoolNode, Response, Stretch
 from wattsmith.terms.work import Interval, Setting
 from wattsmith.terms.work_schedule import (
     DeviceIdentity,
@@ -41,8 +41,9 @@ def schedules_of(
     watch: Watch | None = None,
     carbon: Series | None = None,
     tariff: Series | None = None,
+    evidence: Mapping[str, Evidence] | None = None,
 ) -> list[WorkSchedule]:
-    """One work schedule for each node of the plan that has something to do."""
+    """One work schedule for each node of the plan that has something to do. EVIDENCE: by job, what it rests on."""
     found = []
     by_name = {job.name: job for job in jobs}
     for node in nodes:
@@ -53,9 +54,11 @@ def schedules_of(
         works = tuple(
             _work(by_name[name], [one for one in mine if one.job == name], node, carbon, tariff) for name in names
         )
-        headroom_w = sum(work.phases[0].p99_w or 0.0 for work in works) - sum(
-            work.phases[0].power_w.value for work in works if work.phases[0].power_w
+        works = tuple(
+            replace(work, evidence=evidence[work.job]) if evidence and work.job in evidence else work for work in works
         )
+        first = [work.phases[0] for work in works if work.phases]  # work on no device sets none
+        headroom_w = sum(one.p99_w or 0.0 for one in first) - sum(one.power_w.value for one in first if one.power_w)
         found.append(
             WorkSchedule(
                 client=node.name,
@@ -93,7 +96,7 @@ def _work(job: Job, mine: Sequence[Stretch], node: PoolNode, carbon: Series | No
     need = next(
         (one for one in job.needs if one.kind == node.kind and one.devices == len(mine[0].devices)), job.needs[0]
     )
-    phases = tuple(_phase(one, place, need.response.doubt) for one in mine for place in one.devices)
+    phases = tuple(_phase(one, place, need.response) for one in mine for place in one.devices)
     fastest_s = min(job.steps / max(point.rate for point in one.response.points) for one in job.needs)
     signals = [
         window for name, series in (("carbon", carbon), ("tariff", tariff)) for window in _signals(name, series, mine)
@@ -120,7 +123,8 @@ def _work(job: Job, mine: Sequence[Stretch], node: PoolNode, carbon: Series | No
     )
 
 
-def _phase(one: Stretch, place: int, doubt: Doubt) -> PhaseSetting:
+def _phase(one: Stretch, place: int, response: Response) -> PhaseSetting:
+    doubt = response.doubt
     sigma = (doubt.power_ratio**2 + doubt.common_ratio**2) ** 0.5
     point = one.point
     return PhaseSetting(
@@ -130,10 +134,10 @@ def _phase(one: Stretch, place: int, doubt: Doubt) -> PhaseSetting:
         from_s=one.from_s,
         until_s=one.until_s,
         steps=one.steps,
-        power_w=_interval(point.power_w, sigma),
-        p99_w=point.p99_w or point.power_w * (1 + NINETY_NINE * sigma),
+        power_w=_interval(point.power_w, sigma) if response.power_known else None,
+        p99_w=point.p99_w or (point.power_w * (1 + NINETY_NINE * sigma) if response.power_known else None),
         peak_w=point.peak_w,
-        step_s=_interval(point.step_s, doubt.time_ratio),
+        step_s=_interval(point.step_s, doubt.time_ratio) if response.time_known else None,
         source=point.source,
     )
 

@@ -1,20 +1,24 @@
-"""Jobs and pools as people write them: YAML with units, and errors that name line and field."""
+"""Jobs and pools as people write them: YAML with units, and errors that name line and field, all of them at once."""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
-from wattsmith.schedule.yaml_tree import Value, read_tree
+from wattsmith.schedule.yaml_tree import Value, Wrongs, read_tree
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.quantity import parse_quantity
 from wattsmith.terms.schedule import Doubt, OperatingPoint, PoolNode, SettingSource, Shape
 from wattsmith.terms.work import Setting
 
 FIGURES = ("memory", "curve", "step", "power", "doubt")
-MODEL = ("model", "input", "batch", "precision", "mode", "optimizer", "samples", "epochs", "record")
+MODEL = (
+    *("model", "input", "batch", "precision", "mode", "optimizer", "layout", "accumulation", "compiled"),
+    *("samples", "epochs", "record"),
+)
 JOB = (
     *("name", "steps", "gpus", "scaling", "on", *FIGURES, *MODEL, "release", "deadline", "pausable", "pause_every"),
     *("resume", "after", "weight", "micro_batch", "concurrency", "loader_workers", "pacing_gap"),
@@ -24,6 +28,8 @@ POINT = ("power_limit", "clock", "step", "rate", "power", "p99", "peak")
 DOUBT = ("power", "common", "time")
 SCALING = 0.95  # of the speed, kept with each doubling of devices, where a file does not tell
 CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+LAST_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +76,12 @@ def read_jobs(path: Path, now_s: float) -> list[WrittenJob]:
     top = read_tree(path).fields(("jobs",))
     if "jobs" not in top:
         raise read_tree(path).wrong("there must be a list called jobs")
-    jobs = [_job(one, now_s) for one in top["jobs"].items()]
+    wrongs = Wrongs()
+    jobs = [written_job(one, now_s, wrongs, ("match",)) for one in top["jobs"].items()]
+    wrongs.tell()
     if not jobs:
         raise top["jobs"].wrong("there is no job in it")
-    seen: dict[str, int] = {}
+    seen: dict[str, int | None] = {}
     for job in jobs:
         if job.name in seen:
             raise job.at.wrong(f"a job called {job.name!r} stands in line {seen[job.name]} already")
@@ -109,77 +117,90 @@ def _node(at: Value) -> PoolNode:
             raise limits.wrong("write the least and the most, such as [100W, 300W]")
         ends_w = (both[0], both[1])
     memory = fields.get("memory")
+    excluded = fields["excluded"].items() if "excluded" in fields else []
     try:
         return PoolNode(
             name=fields["name"].text(),
             kind=fields["device"].text().lower(),
-            count=_count(fields["count"]) if "count" in fields else 1,
-            memory_bytes=None if memory is None else int(_positive(memory, "memory")),
+            count=count_at(fields["count"]) if "count" in fields else 1,
+            memory_bytes=None if memory is None else int(positive_at(memory, "memory")),
             idle_w=_quantity(fields["idle"], "power") if "idle" in fields else 0.0,
             base_w=_quantity(fields["base"], "power") if "base" in fields else 0.0,
             power_limits_w=ends_w,
-            excluded=tuple(_count(one, least=0) for one in fields["excluded"].items()) if "excluded" in fields else (),
+            excluded=tuple(count_at(one, least=0) for one in excluded),
         )
     except BadTerm as refused:
         raise at.wrong(str(refused)) from refused
 
 
-def _job(at: Value, now_s: float) -> WrittenJob:
-    fields = at.fields(JOB)
-    if "name" not in fields:
-        raise at.wrong("a job needs a name")
-    figures = {}
-    if "on" in fields:
-        kinds = fields["on"].plain
-        if not isinstance(kinds, dict) or not kinds:
-            raise fields["on"].wrong("must hold figures by kind of device, such as a100: {step: 100ms, power: 300W}")
-        figures = {kind.lower(): _figures(value, value.fields(FIGURES), fields) for kind, value in kinds.items()}
+def written_job(at: Value, now_s: float, wrongs: Wrongs, more: tuple[str, ...] = ()) -> WrittenJob:
+    """The job that stands at AT. What is wrong with it goes to WRONGS, and then it is none to work with.
+
+    MORE are names of fields that somebody else reads.
+    """
+    fields = at.fields((*JOB, *more), wrongs) if isinstance(at.plain, dict) else {}
+    if not fields:
+        wrongs.add(at.wrong(f"a job holds names with values, such as name: …; got {at.said}"))
+
+    def read(name: str, how: Callable[[Value], Read], otherwise: Read) -> Read:
+        return wrongs.read(fields, name, how, otherwise)
+
+    if fields and "name" not in fields:
+        wrongs.add(at.wrong("a job needs a name"))
+    figures: dict[str, Figures] = {}
+    kinds: dict[str, Value] = read("on", _kinds, {})
+    for kind, one in kinds.items():
+        with wrongs.gathered():
+            figures[kind] = _figures(one, one.fields(FIGURES), fields)
     if "curve" in fields or "step" in fields:
-        figures[""] = _figures(at, fields, fields)
-    model = {name: _plain(fields[name]) for name in MODEL if name in fields} if "model" in fields else {}
-    if not figures and not model:
-        raise at.wrong("how does it run? Give step and power, a curve, figures on: devices, or a model to estimate")
-    if "steps" not in fields and not ("model" in fields and "samples" in fields):
-        raise at.wrong("how much is there to do? Give steps, or samples and epochs of a model")
-    try:
-        return WrittenJob(
-            name=fields["name"].text(),
-            at=at,
-            steps=_number(fields["steps"], positive=True) if "steps" in fields else None,
-            wanted=_wanted(fields["gpus"]) if "gpus" in fields else Wanted(),
-            scaling=_share(fields["scaling"]) if "scaling" in fields else SCALING,
-            figures=figures,
-            model=model,
-            release_s=_time(fields["release"], now_s) if "release" in fields else None,
-            deadline_s=_time(fields["deadline"], now_s) if "deadline" in fields else None,
-            pausable=_yes(fields["pausable"]) if "pausable" in fields else False,
-            pause_every_s=_positive(fields["pause_every"], "time") if "pause_every" in fields else None,
-            resume_s=_quantity(fields["resume"], "time") if "resume" in fields else 0.0,
-            after=_names(fields["after"]) if "after" in fields else (),
-            weight=_number(fields["weight"], positive=True) if "weight" in fields else 1.0,
-            shape=_shape(fields),
+        with wrongs.gathered():
+            figures[""] = _figures(at, fields, fields)
+    model = {name: read(name, _plain, None) for name in MODEL if name in fields} if "model" in fields else {}
+    if fields and not {"on", "curve", "step", "model", "match"} & set(fields):
+        wrongs.add(
+            at.wrong("how does it run? Give step and power, a curve, figures on: devices, or a model to estimate")
         )
-    except BadTerm as refused:
-        raise at.wrong(str(refused)) from refused
+    if fields and "steps" not in fields and not ("model" in fields and "samples" in fields):
+        wrongs.add(at.wrong("how much is there to do? Give steps, or samples and epochs of a model"))
+    return WrittenJob(
+        name=read("name", Value.text, ""),
+        at=at,
+        steps=read("steps", _positive_number, None),
+        wanted=read("gpus", _wanted, Wanted()),
+        scaling=read("scaling", _share, SCALING),
+        figures=figures,
+        model=model,
+        release_s=read("release", lambda one: _time(one, now_s), None),
+        deadline_s=read("deadline", lambda one: _time(one, now_s), None),
+        pausable=read("pausable", _yes, False),
+        pause_every_s=read("pause_every", lambda one: positive_at(one, "time"), None),
+        resume_s=read("resume", lambda one: _quantity(one, "time"), 0.0),
+        after=read("after", _names, ()),
+        weight=read("weight", _positive_number, 1.0),
+        shape=_shape(read),
+    )
 
 
-def _shape(fields: Mapping[str, Value]) -> Shape:
-    def count(name: str, least: int = 1) -> int | None:
-        return _count(fields[name], least=least) if name in fields else None
+def _kinds(on: Value) -> dict[str, Value]:
+    if not isinstance(on.plain, dict) or not on.plain:
+        raise on.wrong("must hold figures by kind of device, such as a100: {step: 100ms, power: 300W}")
+    return {kind.lower(): value for kind, value in on.plain.items()}
 
+
+def _shape(read: Callable[..., Any]) -> Shape:
     return Shape(
-        batch=count("batch"),
-        micro_batch=count("micro_batch"),
-        concurrency=count("concurrency"),
-        precision=fields["precision"].text() if "precision" in fields else None,
-        loader_workers=count("loader_workers", 0),
-        pacing_gap_s=_quantity(fields["pacing_gap"], "time") if "pacing_gap" in fields else None,
+        batch=read("batch", count_at, None),
+        micro_batch=read("micro_batch", count_at, None),
+        concurrency=read("concurrency", count_at, None),
+        precision=read("precision", Value.text, None),
+        loader_workers=read("loader_workers", lambda one: count_at(one, least=0), None),
+        pacing_gap_s=read("pacing_gap", lambda one: _quantity(one, "time"), None),
     )
 
 
 def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value]) -> Figures:
     if "curve" in fields:
-        points = tuple(_point(one, one.fields(POINT)) for one in fields["curve"].items())
+        points = _points(fields["curve"])
         if not points:
             raise fields["curve"].wrong("a curve needs at least one point")
     elif "step" in fields and "power" in fields:
@@ -190,9 +211,18 @@ def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value]) -
     doubt = fields.get("doubt") or job.get("doubt")
     return Figures(
         points=points,
-        memory_bytes=None if memory is None else _positive(memory, "memory"),
+        memory_bytes=None if memory is None else positive_at(memory, "memory"),
         doubt=Doubt() if doubt is None else _doubt(doubt),
     )
+
+
+def _points(curve: Value) -> tuple[OperatingPoint, ...]:
+    wrongs, points = Wrongs(), []
+    for one in curve.items():
+        with wrongs.gathered():
+            points.append(_point(one, one.fields(POINT)))
+    wrongs.tell()
+    return tuple(points)
 
 
 def _doubt(at: Value) -> Doubt:
@@ -208,31 +238,41 @@ def _doubt(at: Value) -> Doubt:
 def _point(at: Value, fields: Mapping[str, Value]) -> OperatingPoint:
     if "power" not in fields or not ("step" in fields or "rate" in fields):
         raise at.wrong("a point needs power, and step (the time of one) or rate (steps a second)")
-    rate = _number(fields["rate"], positive=True) if "rate" in fields else 1 / _positive(fields["step"], "time")
-    return OperatingPoint(
-        setting=Setting(
-            power_limit_w=_positive(fields["power_limit"], "power") if "power_limit" in fields else None,
-            clock_hz=_positive(fields["clock"], "frequency") if "clock" in fields else None,
-        ),
-        rate=rate,
-        power_w=_positive(fields["power"], "power"),
-        p99_w=_positive(fields["p99"], "power") if "p99" in fields else None,
-        peak_w=_positive(fields["peak"], "power") if "peak" in fields else None,
-        source=SettingSource.STATED,
-    )
+    wrongs = Wrongs()
+    rate = wrongs.tried(lambda: _rate(fields), 1.0)
+    power_w = wrongs.tried(lambda: positive_at(fields["power"], "power"), 1.0)
+    wrongs.tell()
+    try:
+        return OperatingPoint(
+            setting=Setting(
+                power_limit_w=positive_at(fields["power_limit"], "power") if "power_limit" in fields else None,
+                clock_hz=positive_at(fields["clock"], "frequency") if "clock" in fields else None,
+            ),
+            rate=rate,
+            power_w=power_w,
+            p99_w=positive_at(fields["p99"], "power") if "p99" in fields else None,
+            peak_w=positive_at(fields["peak"], "power") if "peak" in fields else None,
+            source=SettingSource.STATED,
+        )
+    except BadTerm as refused:
+        raise at.wrong(str(refused)) from refused
+
+
+def _rate(fields: Mapping[str, Value]) -> float:
+    return number_at(fields["rate"], positive=True) if "rate" in fields else 1 / positive_at(fields["step"], "time")
 
 
 def _wanted(at: Value) -> Wanted:
     if isinstance(at.plain, dict):
         fields = at.fields(("least", "most", "fewest"))
-        least = _count(fields["least"]) if "least" in fields else 1
-        most = _count(fields["most"]) if "most" in fields else None
+        least = count_at(fields["least"]) if "least" in fields else 1
+        most = count_at(fields["most"]) if "most" in fields else None
         if most is not None and most < least:
             raise at.wrong(f"at least {least} and at most {most} cannot both be")
         return Wanted(least=least, most=most, fewest="fewest" in fields and _yes(fields["fewest"]))
     if at.plain == "fewest":
         return Wanted(most=None, fewest=True)
-    count = _count(at)
+    count = count_at(at)
     return Wanted(least=count, most=count)
 
 
@@ -243,8 +283,11 @@ def _names(at: Value) -> tuple[str, ...]:
 def _plain(at: Value) -> object:
     if isinstance(at.plain, list):
         return [_plain(one) for one in at.plain]
-    if at.place.endswith((".batch", ".samples", ".epochs")):
-        return _count(at)
+    name = at.place.rpartition(".")[2]
+    if name in ("batch", "samples", "epochs", "accumulation"):
+        return count_at(at)
+    if name == "compiled":
+        return _yes(at)
     return at.text()
 
 
@@ -258,14 +301,16 @@ def _quantity(at: Value, kind: str) -> float:
     return value
 
 
-def _positive(at: Value, kind: str) -> float:
+def positive_at(at: Value, kind: str) -> float:
+    """A quantity of KIND that is more than nothing."""
     value = _quantity(at, kind)
     if value == 0:
         raise at.wrong("must be more than nothing")
     return value
 
 
-def _number(at: Value, *, positive: bool = False) -> float:
+def number_at(at: Value, *, positive: bool = False) -> float:
+    """A finite number without a unit."""
     try:
         value = float(at.text())
     except ValueError:
@@ -275,8 +320,13 @@ def _number(at: Value, *, positive: bool = False) -> float:
     return value
 
 
-def _count(at: Value, *, least: int = 1) -> int:
-    value = _number(at)
+def _positive_number(at: Value) -> float:
+    return number_at(at, positive=True)
+
+
+def count_at(at: Value, *, least: int = 1) -> int:
+    """A whole number from LEAST on."""
+    value = number_at(at)
     if not value.is_integer() or value < least:
         raise at.wrong(f"must be a whole number from {least} on, got {at.said}")
     return int(value)
@@ -309,6 +359,13 @@ def _time(at: Value, now_s: float) -> float:
 
 def moment(text: str, now_s: float) -> float:
     """TEXT as seconds since 1970: a date and time, "18:00" (the next, UTC), or "6h" after NOW_S."""
+    at_s = _moment(text, now_s)
+    if not at_s < LAST_S:
+        raise BadTerm(f"{text!r:.60} lies after the year 9999, which cannot be meant")
+    return at_s
+
+
+def _moment(text: str, now_s: float) -> float:
     if clock := CLOCK.fullmatch(text.strip()):
         now = datetime.fromtimestamp(now_s, UTC)
         at = now.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)

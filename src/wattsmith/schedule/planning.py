@@ -15,9 +15,11 @@ from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.schedule import Job, Need, NoPlan, Objective, Plan, PoolNode, Stretch
 
 MOST_SLOTS = 400
+SLOTS_TO_HOLD = 50_000  # asked for; more would take the memory of the machine
 SETTINGS = 10  # of each response, at most
 TRIES = 12  # orders of the jobs
 DAY_S = 86400.0
+TOO_FAR_S = 3650 * DAY_S  # nobody plans for longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ def make_plan(
     for job in jobs:
         _check_deadline(job, wish)
     jobs = [_that_fit(job, nodes, sizes or {}, exact=wish.exact) for job in jobs]
+    _check_lengths(jobs)
     jobs = _in_time_for_others(jobs, wish)
     idle_w = sum(node.base_w + node.count * node.idle_w for node in nodes)
     _check_budget(wish, idle_w)
@@ -66,6 +69,13 @@ def make_plan(
         bound = None if wish.objective is Objective.TIME else bound_of(jobs, nodes, grid)
         slotted, method = _best_order(jobs, nodes, grid, wish, sigmas, bound), "greedy"
     return _plan(slotted, jobs, nodes, grid, wish, idle_w, bound, method)
+
+
+def _check_lengths(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        fastest_s = min(job.steps / max(point.rate for point in need.response.points) for need in job.needs)
+        if not fastest_s <= TOO_FAR_S:
+            raise NoPlan(f"{job.name}: {job.steps:.3g} steps take more than ten years at best; check steps and step")
 
 
 def _with_deadline(job: Job, wish: Wish) -> Job:
@@ -168,6 +178,9 @@ def _grid(jobs: Sequence[Job], nodes: Sequence[PoolNode], wish: Wish, idle_w: fl
     end_s = _horizon_s(jobs, nodes, wish)
     slot_s = wish.slot_s or _slot_s(jobs, end_s - wish.now_s, wish)
     count = max(1, math.ceil((end_s - wish.now_s) / slot_s - 1e-9))
+    if count > SLOTS_TO_HOLD:
+        least_s = math.ceil((end_s - wish.now_s) / SLOTS_TO_HOLD)
+        raise NoPlan(f"{count} slots of {slot_s:g} s until all jobs may be done are too many; take {least_s} s or more")
     starts = [wish.now_s + place * slot_s for place in range(count)]
     series = {Objective.CARBON: wish.carbon, Objective.COST: wish.tariff}.get(wish.objective)
     if wish.objective in (Objective.CARBON, Objective.COST) and series is None:

@@ -60,7 +60,8 @@ def read_series(path: Path) -> Series:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
     except (OSError, UnicodeDecodeError, csv.Error) as refused:
-        raise BadInput(f"the series {path} cannot be read: {refused}") from refused
+        why = refused.strerror if isinstance(refused, OSError) else f"it is no table ({refused})"
+        raise BadInput(f"the series {path} cannot be read: {why}") from refused
     if len(rows) < 3:
         raise BadInput(f"the series {path} has {max(0, len(rows) - 1)} rows; it needs a header and at least two")
     time_at, value_at = _columns(rows[0], path)

@@ -52,6 +52,17 @@ def check_storable(run: Run) -> None:
         raise BadTerm("\n".join(problems))
 
 
+def check_kept(fact: Any, where: str) -> None:
+    """Raise BadTerm, with a line for each problem, when some database could not give FACT back as it is."""
+    if problems := list(_problems(fact, where)):
+        raise BadTerm("\n".join(problems))
+
+
+def can_be_kept(text: str) -> bool:
+    """Whether a database can hold TEXT; nothing is kept under any other."""
+    return not _NOT_STORABLE.search(text)
+
+
 def _problems(value: Any, where: str, *, any_size: bool = False) -> Iterator[str]:
     """What is wrong with VALUE and all in it. ANY_SIZE: whole numbers in it are kept as text, and may be large."""
     complaint = _complaint(value, any_size=any_size)

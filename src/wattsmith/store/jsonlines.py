@@ -10,7 +10,7 @@ from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Run
 
-SCHEMA = 4  # the newest step in migrations/versions
+SCHEMA = 6  # the newest step in migrations/versions that changed what a run is; older versions still read the rest
 _FORMAT = "wattsmith record"
 
 

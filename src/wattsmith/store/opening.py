@@ -1,4 +1,4 @@
-"""Opens a record wherever it is kept. Loads SQLAlchemy only for the records that need it."""
+"""Opens a record wherever it is kept, and what a service keeps there. Loads SQLAlchemy only where it is needed."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,14 @@ from wattsmith.store.lines import LinesStore
 from wattsmith.terms.errors import BadInput, ExtraNeeded, NotWritten
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL
+    from sqlalchemy import URL, Engine
 
+    from wattsmith.store.service import SqlServiceStore
     from wattsmith.store.sql import SqlStore
 
 _LINES = (".jsonl", ".jsonl.gz")
+SERVICE_BUSY_S = 5.0  # how long a service waits for another writer: those who ask it wait too, and can ask again
+_THREADS = 50  # of a service that may ask at once: FastAPI has 40, and there are its own
 
 
 def default_path() -> Path:
@@ -28,9 +31,52 @@ def open_store(url: str | Path | None = None, *, must_exist: bool = False) -> "S
     (`.jsonl.gz` to read an export), `sqlite:///…` or `postgresql://user@host/name`. A database of an older version is
     brought up to date, after a copy of a SQLite file has been made beside it.
     """
+    place = _place(url)
+    if isinstance(place, Path):
+        return _open_file(place, must_exist=must_exist)
+    return _open_postgres(place, must_exist=must_exist)
+
+
+def open_service_store(url: str | Path | None = None, *, busy_s: float = SERVICE_BUSY_S) -> "SqlServiceStore":
+    """What a service keeps in the database at URL, beside the record there; close it, or use it in a `with`.
+
+    URL: as for `open_store`, but for files of JSON lines. BUSY_S: how long a change waits for others.
+    """
+    place = _place(url)
+    if isinstance(place, Path) and place.name.endswith(_LINES):
+        raise BadInput(f"a service keeps its jobs in a database, and {place} is a plain file; name a SQLite file")
+    open_store(url).close()  # which makes it, or brings it up to date
+    engine = _service_engine(place, busy_s)
+    from wattsmith.store.service import SqlServiceStore
+
+    name = str(place) if isinstance(place, Path) else place.render_as_string(hide_password=True)
+    return SqlServiceStore(engine, name, busy_s=busy_s)
+
+
+def _service_engine(place: "Path | URL", busy_s: float) -> "Engine":
+    from wattsmith.store import engine as engines
+    from wattsmith.store.service_rows import as_json
+
+    if isinstance(place, Path):
+        if not engines.is_writable(place):
+            raise NotWritten(f"the record {place} may only be read, and a service must write it. Choose another place.")
+        return engines.sqlite_engine(
+            place,
+            writable=True,
+            must_exist=True,
+            busy_s=busy_s,
+            json_serializer=as_json,
+            pool_size=_THREADS,
+            pool_timeout=busy_s,
+        )
+    return engines.postgres_engine(place, json_serializer=as_json, max_overflow=10, pool_timeout=busy_s)
+
+
+def _place(url: str | Path | None) -> "Path | URL":
+    """The file, or the URL of a PostgreSQL server, that URL means."""
     given = str(default_path() if url is None else url)
     if "://" not in given:
-        return _open_file(Path(given).expanduser(), must_exist=must_exist)
+        return Path(given).expanduser()
     _need_sqlalchemy()
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -44,9 +90,9 @@ def open_store(url: str | Path | None = None, *, must_exist: bool = False) -> "S
     if scheme == "sqlite":
         if parsed.database in (None, "", ":memory:"):
             raise BadInput(f"{given} names no file; write sqlite:////absolute/path or sqlite:///relative/path")
-        return _open_file(Path(str(parsed.database)), must_exist=must_exist)
+        return Path(str(parsed.database))
     if scheme in ("postgres", "postgresql"):
-        return _open_postgres(parsed, must_exist=must_exist)
+        return parsed
     raise BadInput(f"a record is kept in SQLite, PostgreSQL or a .jsonl file, not in {scheme!r}")
 
 

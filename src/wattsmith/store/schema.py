@@ -12,11 +12,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect
 
 from wattsmith.store.engine import BUSY_S, read_transaction, write_transaction
-from wattsmith.store.jsonlines import SCHEMA
-from wattsmith.store.tables import metadata
+from wattsmith.store.service_tables import metadata
 from wattsmith.terms.errors import BadInput, NotWritten
 
-NEWEST = f"{SCHEMA:04d}"
+NEWEST = "0006"  # the last step in migrations/versions
 _VERSION_TABLE = "wattsmith_schema"
 _log = logging.getLogger("wattsmith")
 

@@ -1,5 +1,7 @@
 """The records that come with the package, by name."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from wattsmith.store.lines import LinesStore
@@ -21,3 +23,13 @@ def open_shipped(name: str, folder: Path = RECORDS) -> LinesStore:
         there = f"there are {', '.join(names)}" if names else "none is shipped with this version"
         raise BadInput(f"no record called {name!r} comes with wattsmith: {there}")
     return LinesStore(folder / f"{name}{_SUFFIX}")
+
+
+def shipped_activity(name: str, folder: Path = RECORDS) -> Mapping[str, Mapping[str, float]]:
+    """What activity counters told of networks of the shipped record NAME on another occasion, by their workload's key.
+
+    Beside the counters stand `steps_per_s`, `power_w` and `memory_used_ratio` of that occasion. Empty: none were taken.
+    """
+    path = folder / f"{name}.activity.json"
+    networks: Mapping[str, Mapping[str, float]] = json.loads(path.read_text())["networks"] if path.exists() else {}
+    return networks

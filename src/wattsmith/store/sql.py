@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Table, and_, func, insert, or_, select
 
 from wattsmith.store import rows, tables
-from wattsmith.store.engine import read_transaction, write_transaction
+from wattsmith.store.engine import Closes, read_transaction, write_transaction
 from wattsmith.store.filters import OF_WORKLOAD, Coverage, given, in_order
 from wattsmith.store.identity import check_storable, point_key
 from wattsmith.terms.ports import RunFilters
@@ -19,7 +18,7 @@ from wattsmith.terms.work import Setting, Workload
 _PAGE = 500  # runs that are read in one transaction
 
 
-class SqlStore:
+class SqlStore(Closes):
     """Runs in the database behind ENGINE, whose tables are up to date. PLACE names it in messages."""
 
     def __init__(self, engine: Engine, place: str) -> None:
@@ -79,17 +78,6 @@ class SqlStore:
 
     def count(self, **only: Unpack[RunFilters]) -> int:
         return sum(row.runs for row in self.coverage(**only))
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 _JOINED = tables.runs.join(tables.workloads).join(tables.devices)

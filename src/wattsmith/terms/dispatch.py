@@ -101,10 +101,18 @@ class MatchAgain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverBudget:
+    """More is drawn than there may be, and nothing that may be done about it is left."""
+
+    over_w: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
     """An event that makes no sense, and changes nothing."""
 
     why: str
 
 
-Action = StartJob | SetPoint | PauseJob | RefuseJob | MatchAgain | PassedOver
+Action = StartJob | SetPoint | PauseJob | RefuseJob | MatchAgain | OverBudget | PassedOver

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wattsmith.terms.errors import BadTerm
+from wattsmith.terms.quantity import format_quantity
 
 REST = "rest"  # the part of a window that lies in none of its phases
 
@@ -183,9 +184,21 @@ class Window:
         return _sum_or_none(domain.error_j for domain in self.counted)
 
     @property
-    def mean_power_w(self) -> float | None:
+    def power_w(self) -> float | None:
+        """Mean over the window. None: not known, or it took no time."""
         energy_j = self.energy_j
         return None if energy_j is None or self.duration_s == 0 else energy_j / self.duration_s
+
+    def __str__(self) -> str:
+        """In a line: how long, how much energy within which bound from which source, or why that is unknown."""
+        return f"{self.name}: {format_quantity(self.duration_s, 'time')}, {self._energy_text()}"
+
+    def _energy_text(self) -> str:
+        if self.energy_j is None:
+            reasons = [domain.why for domain in self.counted if domain.energy_j is None]
+            return f"energy unknown: {reasons[0] if reasons else 'no meter was found; `wattsmith machine` says why'}"
+        bound = f"{format_quantity(self.energy_j, 'energy')} ± {format_quantity(self.error_j, 'energy', 2)}"
+        return f"{bound} ({'; '.join(_source_text(one) for one in self.counted)})"
 
     @property
     def simulated(self) -> bool:
@@ -202,6 +215,11 @@ class Window:
                 return domain
         known = ", ".join(d.domain for d in self.domains) or "none"
         raise BadTerm(f"window {self.name!r} has no domain {name!r}; it has: {known}")
+
+
+def _source_text(one: DomainEnergy) -> str:
+    marks = {"simulated": one.simulated, "incomplete": not one.complete}
+    return ", ".join([one.domain, str(one.source), *(mark for mark, holds in marks.items() if holds)])
 
 
 def not_enclosed(domains: Iterable[DomainEnergy]) -> tuple[DomainEnergy, ...]:

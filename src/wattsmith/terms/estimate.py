@@ -20,9 +20,9 @@ class Basis(StrEnum):
 class MemoryNeed:
     """Memory of one device at its fullest."""
 
-    allocated_bytes: Interval  # in tensors, as torch.cuda.max_memory_allocated counts
-    held_bytes: Interval  # by the allocator, as torch.cuda.max_memory_reserved counts
-    capacity_bytes: int | None  # of the device; None: not known
+    peak_tensor_bytes: Interval  # in tensors, as torch.cuda.max_memory_allocated counts
+    peak_held_bytes: Interval  # by the allocator, as torch.cuda.max_memory_reserved counts
+    memory_bytes: int | None  # that the device has; None: not known
     runs_out: float | None  # how probable it is that this does not fit; None: nobody can say
 
 
@@ -60,8 +60,8 @@ class Estimate:
     step_energy_j: Interval | None
     standing: str  # "measured", "inside", "edge" or "outside" of what was measured
     reasons: tuple[str, ...]  # why it stands there
-    covered_flops: float  # share, in operators that were measured
-    covered_bytes: float
+    covered_flops_ratio: float  # share, in operators that were measured
+    covered_bytes_ratio: float
     by_kind_s: Mapping[str, float]  # the device's time by kind of operator, the longest first
     others_s: Mapping[str, float]  # the step by other, named methods
     structure: Structure
@@ -74,7 +74,7 @@ class Estimate:
         inside = self.standing in ("measured", "inside") and self.from_runs > 0
         return Prediction(
             step_s=self.step_s,
-            memory_bytes=self.memory.held_bytes,
+            memory_bytes=self.memory.peak_held_bytes,
             power_w=self.power_w,
             step_energy_j=self.step_energy_j,
             from_runs=self.from_runs,

@@ -10,6 +10,8 @@ from typing import Any, get_type_hints
 
 from wattsmith.terms.errors import BadTerm
 
+_FIGURES = (bool, int, float, bool | None, int | None, float | None)
+
 
 def as_plain(fact: Any) -> Any:
     """FACT as dicts, lists, strings, numbers and None. A number that is not finite becomes None.
@@ -18,7 +20,7 @@ def as_plain(fact: Any) -> Any:
     """
     if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
         plain = {f.name: as_plain(getattr(fact, f.name)) for f in dataclasses.fields(fact)}
-        return plain | {name: as_plain(getattr(fact, name)) for name in _derived(type(fact))}
+        return plain | {name: as_plain(getattr(fact, name)) for name in derived_figures(type(fact))}
     if isinstance(fact, Enum):
         return as_plain(fact.value)
     if isinstance(fact, Mapping):
@@ -37,12 +39,11 @@ def as_plain(fact: Any) -> Any:
 
 
 @cache
-def _derived(kind: type) -> tuple[str, ...]:
-    """Properties that are figures, not whole facts again: they belong in the file beside the fields."""
-    return tuple(
-        name
+def derived_figures(kind: type) -> Mapping[str, Any]:
+    """By name the type of each property of KIND that is a figure, not a whole fact again: `as_plain` tells it too."""
+    told = {
+        name: get_type_hints(member.fget).get("return")
         for name, member in vars(kind).items()
-        if isinstance(member, property)
-        and member.fget is not None
-        and get_type_hints(member.fget).get("return") in (bool, int, float, bool | None, int | None, float | None)
-    )
+        if isinstance(member, property) and member.fget is not None
+    }
+    return {name: hint for name, hint in told.items() if hint in _FIGURES}

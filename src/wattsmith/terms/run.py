@@ -59,6 +59,7 @@ class Structure:
     peak_bytes: int  # largest sum of live tensors
     conv_layers: int = 0
     dense_layers: int = 0
+    recurrent_layers: int = 0  # each way of each; cells that a program steps through by itself, once a step
     conv_strength: float = 0.0  # sum over convolutional layers of filters times depth before them
     dense_strength: float = 0.0  # sum over dense layers of nodes times nodes before them
     operators: Mapping[str, OperatorCount] = field(default_factory=dict)  # by class: "conv", "matmul", "norm", …
@@ -124,6 +125,16 @@ class Condition:
     temperature_c: float | None = None
     power_limit_w: float | None = None
     throttled_by: tuple[str, ...] | None = None
+    # How busy parts of the chip were over the window, as activity counters tell; `terms.telemetry.ACTIVITIES`.
+    engine_ratio: float | None = None
+    sm_ratio: float | None = None
+    occupancy_ratio: float | None = None
+    tensor_ratio: float | None = None
+    dram_ratio: float | None = None
+    fp64_ratio: float | None = None
+    fp32_ratio: float | None = None
+    fp16_ratio: float | None = None
+    integer_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

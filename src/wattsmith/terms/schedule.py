@@ -91,6 +91,9 @@ class Response:
     points: tuple[OperatingPoint, ...]
     idle_w: float = 0.0  # of the device while the work pauses
     doubt: Doubt = field(default_factory=Doubt)
+    # False: nobody knows; the figures only stand in, and nothing may be judged by them or told.
+    time_known: bool = True
+    power_known: bool = True
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -139,6 +142,10 @@ class Need:
     devices: int
     response: Response  # of one device; rates are those of the job as a whole
     memory_bytes: float | None = None  # of each device, the upper end; None: not known
+    steps_each: float = 1.0  # steps of the job that are done in one on these devices: each has a batch of its own
+
+    def __post_init__(self) -> None:
+        _positive(self, "steps_each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from wattsmith.terms.work import Interval, Parameter
 COUNTERS = ("energy_j", "instructions", "cycles", "steps")  # these only grow
 ACTIVITIES = (
     *("engine_ratio", "sm_ratio", "occupancy_ratio", "tensor_ratio", "dram_ratio"),
-    *("fp64_ratio", "fp32_ratio", "fp16_ratio"),
+    *("fp64_ratio", "fp32_ratio", "fp16_ratio", "integer_ratio"),
 )
 CHANNELS = (
     *("power_w", "busy_ratio", "memory_busy_ratio", "memory_used_bytes", "clock_hz", "memory_clock_hz"),
@@ -93,7 +93,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class RelativeResponse:
     """How time and power of a program react to a setting, all relative to the usual setting, which is 1."""
 
     settings: tuple[float, ...]  # ascending; a clock or limit over the usual one
@@ -120,7 +120,7 @@ class Benchmark:
     group: str  # what it must be left out together with when something is learnt about it
     family: str
     features: Mapping[str, float | None]
-    response: Response | None = None
+    response: RelativeResponse | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
 
@@ -171,6 +171,8 @@ class ResponseGuess:
     power_w: tuple[Interval, ...] | None = None  # scaled to the client's own level; None: that is not known
     from_points: int = 0
     probes: tuple[Probe, ...] = ()
+    knob: str = "clock"  # or "power_limit": what the settings are of
+    usual: float | None = None  # Hz or W: what a setting of 1 is; None: not known
 
     def at(self, setting: float) -> int:
         """The place of the setting that lies nearest."""
