@@ -1,11 +1,7 @@
 """Data workers as Ray actors. One cluster of two nodes for all tests: it takes seconds to start."""
 
-import contextlib
-import logging
-import os
-import warnings
-
 import pytest
+from tests.engines.ray_cluster import quietly, ray_cluster
 from tests.feed.numbered import Numbered, stream_of
 
 from wattsmith import Feeder
@@ -20,19 +16,11 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster of two nodes with room for two workers each."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
-    with warnings.catch_warnings(), contextlib.redirect_stdout(None):
-        warnings.simplefilter("ignore")
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-        node = started.add_node(num_cpus=2)
-        ray.init(address=started.address, logging_level=logging.ERROR, log_to_driver=False)
-        started.wait_for_nodes()
-    yield started, node
-    ray.shutdown()
-    started.shutdown()
+    with ray_cluster(num_cpus=2) as started:
+        with quietly():
+            node = started.add_node(num_cpus=2)
+            started.wait_for_nodes()
+        yield started, node
 
 
 def test_workers_on_ray_deliver_the_same_stream_and_a_lost_node_loses_nothing(cluster):

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.report.session_folder import SOURCES_FAIL, write_session
 
-from wattsmith.flows.checking import Layer, Verdict, as_json, check
+from wattsmith.flows.checking import Layer, Verdict, check, verdicts_of
 from wattsmith.terms.errors import BadInput
+from wattsmith.terms.facts import as_plain
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +128,8 @@ def test_many_results_are_checked_by_several_processes_with_the_same_outcome(ses
 
 
 def test_all_of_it_becomes_json(session):
-    told = json.loads(json.dumps(as_json(check(session))))
+    told = json.loads(json.dumps(as_plain(verdicts_of(check(session)))))
     (result,) = told["results"]
     assert (told["accepted"], told["counts"]) == (False, {"accepted": 0, "rejected": 1})
-    assert result["figures"]["mean_w"] == 200.0
+    assert result["figures"]["power_w"] == 200.0
     assert {"name", "layer", "outcome", "evidence"} == set(result["checks"][0])

@@ -72,7 +72,7 @@ class TestRanking:
                 wide, "4096", batch=512, precision=precision, device=h200(), samples=1_000_000, epochs=3
             )
             assert one.figures["step"] == alone.step_s
-            assert one.figures["memory"] == alone.memory.held_bytes
+            assert one.figures["memory"] == alone.memory.peak_held_bytes
             assert one.figures["epoch"].value == pytest.approx(alone.job.epoch_s.value)
             assert one.figures["energy"].value == pytest.approx(alone.job.energy_j.value)
 

@@ -15,7 +15,7 @@ from wattsmith.match.features import fingerprint_of
 from wattsmith.sim.nvml import PROFILES, SimulatedNvml
 from wattsmith.terms.errors import BadInput, ExtraNeeded
 from wattsmith.terms.run import OperatorCount, Structure
-from wattsmith.terms.telemetry import Benchmark, Fingerprint, Probe, Response, Series, Telemetry
+from wattsmith.terms.telemetry import Benchmark, Fingerprint, Probe, RelativeResponse, Series, Telemetry
 
 PROFILE = PROFILES["h200"]
 SETTINGS = tuple(place / 10 for place in range(4, 11))
@@ -39,7 +39,7 @@ def played(load):
             "dram": load * PROFILE.dram_ratio,
             "tensor": load * PROFILE.tensor_ratio,
         },
-        response=Response(
+        response=RelativeResponse(
             settings=SETTINGS,
             time_ratio=tuple(1 + load * (1 / one - 1) for one in SETTINGS),
             power_ratio=tuple(power_w(load, one) / power_w(load) for one in SETTINGS),
@@ -266,8 +266,8 @@ def test_a_probe_turns_the_limit_for_a_while_and_puts_it_back(card, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["setting"] == pytest.approx(0.65)
-    assert found["power_ratio"] == pytest.approx(455 / 640, rel=0.01)
+    assert found["setting"] == pytest.approx(0.65 * 640 / 700, rel=0.01)  # of what it draws: a limit must bite
+    assert found["power_ratio"] == pytest.approx(0.65, rel=0.01)
     assert found["time_ratio"] == 1.25
     assert card.setting(0).power_limit_w == 700.0
 

@@ -107,7 +107,7 @@ def test_a_machine_without_meters_says_unknown_and_why():
         time.sleep(0.01)
     result = window.result()
     assert result.energy_j is None
-    assert result.mean_power_w is None
+    assert result.power_w is None
     assert "nvidia-smi" in result.missing["nvidia"]
 
 

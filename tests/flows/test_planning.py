@@ -90,7 +90,7 @@ def test_a_model_is_estimated_at_several_limits_and_its_memory_counts_by_its_upp
         return SimpleNamespace(
             step_s=Interval(value=100.0 / power_w, low=90.0 / power_w, high=110.0 / power_w),
             power_w=Interval(value=power_w, low=0.9 * power_w, high=1.1 * power_w),
-            memory=SimpleNamespace(held_bytes=Interval(value=14.0 * GIB, low=12.0 * GIB, high=18.0 * GIB)),
+            memory=SimpleNamespace(peak_held_bytes=Interval(value=14.0 * GIB, low=12.0 * GIB, high=18.0 * GIB)),
         )
 
     text = "jobs:\n  - {name: net, model: 'net.py:build', batch: 10, samples: 1000, epochs: 3}\n"

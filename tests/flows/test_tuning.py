@@ -36,6 +36,15 @@ def test_a_function_is_tuned():
     assert found.recommendation.kept
 
 
+def test_knobs_by_name_are_at_their_first_level_now():
+    asked = []
+    found = tune(lambda setting: asked.append(setting) or serve(setting), {"batch": [2, 4, 8]})
+    assert asked[0] == {"batch": 2}
+    assert found.recommendation.setting == {"batch": 8}
+    with pytest.raises(BadInput, match="knob 'batch' has no level"):
+        tune(serve, {"batch": []})
+
+
 def test_trials_in_a_file_are_not_tried_again(tmp_path):
     kept, asked = tmp_path / "trials.jsonl", []
 

@@ -200,13 +200,13 @@ def _mark(windows: list[Window]) -> str:
 
 def _figures(name: str, window: Window) -> dict[str, float]:
     """Energy, its error bound and mean power; nothing when they are unknown."""
-    if window.energy_j is None or window.error_j is None or window.mean_power_w is None:
+    if window.energy_j is None or window.error_j is None or window.power_w is None:
         return {}
     mark = _mark([window])
     return {
         f"{mark}{name}_energy_j": window.energy_j,
         f"{mark}{name}_energy_error_j": window.error_j,
-        f"{mark}{name}_power_w": window.mean_power_w,
+        f"{mark}{name}_power_w": window.power_w,
     }
 
 

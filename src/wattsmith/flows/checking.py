@@ -1,6 +1,5 @@
 """Checks one result, or a whole repository of them, on all cores."""
 
-import math
 import multiprocessing
 import os
 from collections import Counter, defaultdict
@@ -19,7 +18,19 @@ from wattsmith.terms.errors import BadInput
 WORTH_PROCESSES = 24  # results from which on starting processes pays
 MOST_PROCESSES = 16
 
-__all__ = ["ROUNDS", "Check", "Checked", "Layer", "Outcome", "Report", "Shared", "Verdict", "as_json", "check"]
+__all__ = [
+    "ROUNDS",
+    "Check",
+    "Checked",
+    "Layer",
+    "Outcome",
+    "Report",
+    "Shared",
+    "Verdict",
+    "Verdicts",
+    "check",
+    "verdicts_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,52 +151,62 @@ def _submitter_of(place: str) -> str:
     return parts[parts.index("results") - 1] if "results" in parts[1:] else ""
 
 
-def as_json(checked: Checked) -> dict[str, object]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultVerdict:
+    """One result: its figures, what was checked, and the verdicts."""
+
+    place: str  # below the folder
+    kind: str  # inference, training or tiny
+    round: str | None  # None: not known
+    round_known_by: str
+    verdict: Verdict  # by the layer that was asked for
+    official_verdict: Verdict
+    strict_verdict: Verdict
+    simulated: bool
+    figures: Mapping[str, float | int | str | None]  # units stand behind the names; None: not known
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
     """All of it, for programs."""
-    return {
-        "folder": str(checked.folder),
-        "layer": checked.layer.value,
-        "accepted": checked.accepted,
-        "counts": {verdict.value: checked.counts.get(verdict, 0) for verdict in Verdict},
-        "reasons": dict(checked.reasons),
-        "links_not_followed": list(checked.leaving),
-        "links_inside": list(checked.inner_links),
-        "shared_recordings": [
-            {
-                "places": list(one.places),
-                "session": one.session,
-                "systems": one.systems,
-                "submitters": one.submitters,
-            }
-            for one in checked.shared
-        ],
-        "results": [_report_json(checked, report) for report in checked.reports],
-    }
+
+    folder: Path
+    layer: Layer  # by which the verdicts are
+    accepted: bool  # all results are
+    counts: Mapping[str, int]  # of results, by verdict
+    reasons: Mapping[str, int]  # results that failed, by the check that they failed
+    links_not_followed: tuple[str, ...]
+    links_inside: tuple[str, ...]
+    shared_recordings: tuple[Shared, ...]
+    results: tuple[ResultVerdict, ...]
 
 
-def _plain(value: float | int | str | None) -> float | int | str | None:
-    """What JSON can hold: it knows neither infinity nor what is no number."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def verdicts_of(checked: Checked) -> Verdicts:
+    """What CHECKED comes to, each result with its verdicts."""
+    return Verdicts(
+        folder=checked.folder,
+        layer=checked.layer,
+        accepted=checked.accepted,
+        counts={verdict.value: checked.counts.get(verdict, 0) for verdict in Verdict},
+        reasons=checked.reasons,
+        links_not_followed=checked.leaving,
+        links_inside=checked.inner_links,
+        shared_recordings=checked.shared,
+        results=tuple(_verdict_of(checked, report) for report in checked.reports),
+    )
 
 
-def _report_json(checked: Checked, report: Report) -> dict[str, object]:
-    return {
-        "place": report.place,
-        "kind": report.kind,
-        "round": report.round,
-        "round_known_by": report.round_known_by,
-        "verdict": checked.verdict(report).value,
-        "official_verdict": report.verdict(Layer.OFFICIAL).value,
-        "strict_verdict": report.verdict(Layer.STRICT).value,
-        "simulated": report.simulated,
-        "figures": {name: _plain(value) for name, value in report.figures.items()},
-        "checks": [
-            {
-                "name": check.name,
-                "layer": check.layer.value,
-                "outcome": check.outcome.value,
-                "evidence": check.evidence,
-            }
-            for check in report.checks
-        ],
-    }
+def _verdict_of(checked: Checked, report: Report) -> ResultVerdict:
+    return ResultVerdict(
+        place=report.place,
+        kind=report.kind,
+        round=report.round,
+        round_known_by=report.round_known_by,
+        verdict=checked.verdict(report),
+        official_verdict=report.verdict(Layer.OFFICIAL),
+        strict_verdict=report.verdict(Layer.STRICT),
+        simulated=report.simulated,
+        figures=report.figures,
+        checks=report.checks,
+    )

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,23 +59,32 @@ def signals_held() -> Iterator[frozenset[signal.Signals]]:
     held = frozenset(s for s in ENDING if signal.getsignal(s) is not signal.SIG_IGN) | {signal.SIGCHLD}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, as some parents leave it, exit codes would be lost
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    # A thread that a library started earlier, such as one of BLAS, does not hold them back and may be given one.
+    handlers = {s: signal.signal(s, _hold_it_here) for s in held - {signal.SIGCHLD}}
     try:
         yield held
     finally:
         while signal.sigtimedwait(held, 0) is not None:
             pass  # meant for the child, which has ended
+        for number, handler in handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start(command: Sequence[str], held: frozenset[signal.Signals]) -> int:
-    """The process number of COMMAND, just started with our own input, output and environment."""
+def _hold_it_here(number: int, _frame: object) -> None:
+    """Send on to this thread, which holds it back, what another was given."""
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+def start(command: Sequence[str], held: frozenset[signal.Signals], **also: str) -> int:
+    """The process number of COMMAND, just started with our own input and output, and our environment and ALSO."""
     if interruption := signal.sigpending() & (held - {signal.SIGCHLD}):
         raise CommandNotStarted(f"interrupted by {min(interruption).name} before the command was started", 130)
     try:
         return os.posix_spawnp(
             command[0],
             list(command),
-            os.environ,
+            {**os.environ, **also},
             setsigmask=[s for s in signal.pthread_sigmask(signal.SIG_BLOCK, []) if s not in held],
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these; programs count on them
         )

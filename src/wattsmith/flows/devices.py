@@ -20,7 +20,7 @@ from wattsmith.estimate.whole import Whole
 from wattsmith.flows.records import runs_of, shipped_records
 from wattsmith.store.opening import default_path
 from wattsmith.store.shipped import RECORDS
-from wattsmith.terms.errors import BadInput, ExtraNeeded
+from wattsmith.terms.errors import BadInput, ExtraNeeded, NoRecord
 from wattsmith.terms.estimate import Basis
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
@@ -130,7 +130,7 @@ def _unlisted(name: str, record: str | None, tell: Tell, unknown: UnknownDevice)
         if len(runs) >= FEWEST and len({run.device.name for run in runs}) == 1 and runs[0].device.kind == "cuda":
             return _learned(runs[0].device.name, None, runs, place, tell)
     measured = ", ".join(one for one in known_names(record) if one != "cpu") or "none"
-    raise BadInput(f"{unknown}. Devices with a record here: {measured}; `cpu` for this machine's own.") from unknown
+    raise NoRecord(f"{unknown}. Devices with a record here: {measured}; `cpu` for this machine's own.") from unknown
 
 
 def _all_runs(place: str | None) -> Sequence[Run]:
@@ -186,7 +186,7 @@ def _is(sheet: DataSheet, run: Run) -> bool:
 def _cpu_runs(record: str | None) -> list[Run]:
     runs = [run for run in _all_runs(record) if usable(run) and run.device.kind == "cpu"]
     if len(runs) < FEWEST:
-        raise BadInput(
+        raise NoRecord(
             "no record tells what this CPU does. Take one first: wattsmith record run --preset smoke --device cpu"
         )
     return runs
@@ -203,7 +203,7 @@ def _learned(name: str, sheet: DataSheet | None, runs: Sequence[Run], place: str
     model = _models.get((kept, name))
     if model is None or known is None:
         model = DeviceModel.learn(
-            runs, peak, known=known, eager_calls=_eager_calls, tell=tell if known is None else lambda _: None
+            runs, peak, known=known, eager_calls=eager_calls, tell=tell if known is None else lambda _: None
         )
         _models[kept, name] = model  # a process asks for one and the same device again and again
     if known is None and model.known is not None:
@@ -211,7 +211,7 @@ def _learned(name: str, sheet: DataSheet | None, runs: Sequence[Run], place: str
     return KnownDevice(name=name, sheet=sheet, model=model, runs=tuple(runs), record=record, basis=Basis.OPERATORS)
 
 
-def _eager_calls(run: Run) -> tuple[OperatorCall, ...]:
+def eager_calls(run: Run) -> tuple[OperatorCall, ...]:
     """What a compiled run would call if it were not compiled."""
     from wattsmith.record.families import build
     from wattsmith.record.structure import trace

@@ -158,8 +158,10 @@ def traced_step(loaded: LoadedModel, how: HowToEstimate) -> tuple[Trace, tuple[s
     return traced, tuple(notes)
 
 
-def switches_for(precision: str) -> Switches:
-    """Whether TF32 is allowed: for "fp32" as PyTorch's own switches are just now."""
+def switches_for(precision: str, device: str = "cuda") -> Switches:
+    """Whether TF32 is allowed: for "fp32" as PyTorch's own switches are just now. A CPU has none."""
+    if device == "cpu":
+        return Switches(conv_tf32=False, matmul_tf32=False)
     if precision == "tf32":
         return Switches(conv_tf32=True, matmul_tf32=True)
     import torch
@@ -180,7 +182,7 @@ def estimate_of(
 ) -> Estimate:
     """What a traced step should cost on DEVICE."""
     conditions = Conditions(
-        switches=switches_for(how.precision),
+        switches=switches_for(how.precision, device.name),
         trains=how.mode == "train",
         compiled=how.compiled,
         basis=device.basis,
@@ -225,8 +227,8 @@ def _estimate(
         step_energy_j=found.step_energy_j,
         standing=found.standing,
         reasons=found.reasons,
-        covered_flops=found.timed.covered_flops,
-        covered_bytes=found.timed.covered_bytes,
+        covered_flops_ratio=found.timed.covered_flops_ratio,
+        covered_bytes_ratio=found.timed.covered_bytes_ratio,
         by_kind_s=found.timed.by_kind(),
         others_s=_others(traced, device, how) if how.methods else {},
         structure=traced.structure,

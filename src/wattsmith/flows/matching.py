@@ -13,10 +13,11 @@ from wattsmith.flows.telemetry_files import read_telemetry, write_telemetry
 from wattsmith.match.curves import curve_book, guess_response, probe_setting
 from wattsmith.match.features import fingerprint_of, layer_features
 from wattsmith.match.plot import plot_match
-from wattsmith.match.points import benchmarks_of
+from wattsmith.match.points import benchmarks_of, with_activity
 from wattsmith.match.recognising import recognise
 from wattsmith.match.settling import Settled, choose_setting, settle, settle_unguided
 from wattsmith.store.opening import default_path
+from wattsmith.store.shipped import shipped_activity
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.run import Structure
 from wattsmith.terms.telemetry import Benchmark, Fingerprint, Match, Probe, ResponseGuess, Telemetry
@@ -70,7 +71,7 @@ def match(source: Any, benchmarks: Sequence[Benchmark] | None = None, **options:
     `match("trace.parquet", record="h200", steps_per_s=12.5)`
     """
     how = _how(options)
-    fingerprint, simulated = _fingerprint(source, how)  # first: what is wrong with it should be told at once
+    fingerprint, telemetry = _fingerprint(source, how)  # first: what is wrong with it should be told at once
     points = list(benchmarks) if benchmarks is not None else benchmarks_in(how.record)
     if len(points) < FEWEST_BENCHMARKS:
         raise BadInput(
@@ -80,15 +81,16 @@ def match(source: Any, benchmarks: Sequence[Benchmark] | None = None, **options:
     clock = fingerprint.features.get("clock")
     setting = how.setting if how.setting is not None else _moved(clock, points)
     name = None if benchmarks is not None else _record_name(how.record)
-    return recognise(
+    found = recognise(
         points,
         fingerprint,
         how.probes,
         setting=setting,
         neighbours=how.neighbours,
         record=name,
-        simulated=simulated,
+        simulated=telemetry is not None and telemetry.simulated,
     )
+    return _with_usual(found, telemetry, setting)
 
 
 def match_command(command: Sequence[str], tell: Tell = lambda _: None, **options: Any) -> tuple[Match, int]:
@@ -116,8 +118,10 @@ def match_process(pid: int, tell: Tell = lambda _: None, **options: Any) -> Matc
 
 
 def benchmarks_in(record: str | None) -> list[Benchmark]:
-    """The networks of a record as benchmarks."""
-    return benchmarks_of(runs_of(_record_name(record)))
+    """The networks of a record as benchmarks; those of a shipped one with the activity that was counted of them."""
+    name = _record_name(record)
+    points = benchmarks_of(runs_of(name))
+    return with_activity(points, shipped_activity(name)) if name in shipped_records() else points
 
 
 def relative_curve(
@@ -156,11 +160,23 @@ def _kept(telemetry: Telemetry, options: dict[str, Any]) -> Telemetry:
     return telemetry
 
 
-def _fingerprint(source: Any, how: HowToMatch) -> tuple[Fingerprint, bool]:
+def _with_usual(found: Match, telemetry: Telemetry | None, setting: float) -> Match:
+    """FOUND with what a setting of 1 is in W or Hz, as far as the client's telemetry tells."""
+    if found.response is None or telemetry is None:
+        return found
+    if found.response.knob == "power_limit":
+        usual = None if telemetry.power_limit_w is None else telemetry.power_limit_w / setting
+    else:
+        clock, most_hz = found.fingerprint.features.get("clock"), telemetry.max_clock_hz
+        usual = None if not clock or most_hz is None else clock * most_hz / setting
+    return replace(found, response=replace(found.response, usual=usual))
+
+
+def _fingerprint(source: Any, how: HowToMatch) -> tuple[Fingerprint, Telemetry | None]:
     if isinstance(source, Structure):
-        return Fingerprint(features=layer_features(source)), False
+        return Fingerprint(features=layer_features(source)), None
     if isinstance(source, Fingerprint):
-        return source, False
+        return source, None
     telemetry = source if isinstance(source, Telemetry) else read_telemetry(Path(source), how.domain)
     given = {
         name: value
@@ -168,7 +184,9 @@ def _fingerprint(source: Any, how: HowToMatch) -> tuple[Fingerprint, bool]:
         if (value := getattr(how, name)) is not None
     }
     telemetry = replace(telemetry, **given)
-    return fingerprint_of(telemetry), telemetry.simulated
+    if telemetry.structure is not None and not telemetry.series:
+        return Fingerprint(features=layer_features(telemetry.structure), notes=telemetry.notes), telemetry
+    return fingerprint_of(telemetry), telemetry
 
 
 def _moved(clock_ratio: float | None, points: Sequence[Benchmark]) -> float:

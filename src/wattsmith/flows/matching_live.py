@@ -1,5 +1,6 @@
 """Telemetry of a program that runs: one that is started here, or one that runs already."""
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wattsmith.flows import child
+from wattsmith.flows.layer_files import VARIABLE, read_layers
 from wattsmith.flows.measuring import open_session
-from wattsmith.flows.telemetry_files import read_telemetry
+from wattsmith.flows.telemetry_files import NoPower, read_telemetry
 from wattsmith.measure.gpm import GpmReader
 from wattsmith.measure.perf import PerfCounters
 from wattsmith.measure.timeline import Timeline
@@ -76,11 +78,13 @@ def watch_command(
     """Run COMMAND to its end; its telemetry, and its exit code."""
     child.require_command(command)
     with child.signals_held() as held, _watched(meters, progress) as watched:
-        pid = child.start(command, held)
+        layers = Path(os.environ.get(VARIABLE, watched.path.with_name("layers.json")))
+        pid = child.start(command, held, **{VARIABLE: str(layers)})
         watched.follow(pid)
         tell(f"watching process {pid} until it ends")
         ended = child.wait_for(pid, held, watched.look, TICK_S)
-    return watched.telemetry(), ended.exit_code
+        structure = read_layers(layers) if layers.exists() else None
+    return replace(watched.telemetry(), structure=structure), ended.exit_code
 
 
 def watch_process(
@@ -143,4 +147,7 @@ def _watched(meters: str, progress: Path | None) -> Iterator[_Watched]:
             if watched.extra is not None:
                 watched.extra.close()
             timeline.close()
-        watched.read = read_telemetry(timeline.path)
+        try:
+            watched.read = read_telemetry(timeline.path)
+        except NoPower:  # there may be layers, counters or progress all the same
+            watched.read = Telemetry(series={}, notes=("no meter told any power; see `wattsmith machine`",))

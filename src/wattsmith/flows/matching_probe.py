@@ -26,6 +26,8 @@ def probe_by_knob(
 ) -> Probe:
     """What LOOK, telemetry of some seconds, shows with KNOB at SETTING times what it is, over what it showed before.
 
+    A power limit goes to SETTING times what the program draws, where that is less than the limit.
+
     USUAL is what was seen before; None: it is looked at first. SOCKET is the daemon's, where this process may not turn
     knobs itself. The client keeps running, so the device is SHARED with it.
     """
@@ -34,7 +36,9 @@ def probe_by_knob(
     with hold([device], socket=socket, shared=shared) as lease:
         card = lease.card(knob)
         now = _level(lease.read(knob), card)
-        wanted = max(now * setting, card.ends[0]) if card.ends else now * setting
+        # A power limit does nothing until it bites: what counts is how far below the program's own draw it is.
+        bites = min(now, before.power_w) if card.unit == "W" and before.power_w else now
+        wanted = max(bites * setting, card.ends[0]) if card.ends else bites * setting
         lease.set(knob, (card.ends[0] if card.ends else wanted, wanted) if card.pair else wanted)
         time.sleep(settle_s)
         during = fingerprint_of(look())

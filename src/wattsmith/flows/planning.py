@@ -1,5 +1,6 @@
 """Who runs where, when and on how much power: jobs and a pool from files or facts; a plan and its work schedules."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -11,10 +12,12 @@ from wattsmith.estimate.sheets import SHEETS, UnknownDevice, sheet_of
 from wattsmith.flows.devices import Tell
 from wattsmith.report.plan_plot import plot_plan
 from wattsmith.schedule.documents import in_force, knob_values, read_schedule, schedules_of, write_schedule
-from wattsmith.schedule.job_files import Figures, Wanted, WrittenJob, moment, read_jobs, read_pool
+from wattsmith.schedule.job_files import Figures, Wanted, WrittenJob, moment, positive_at, read_jobs, read_pool
+from wattsmith.schedule.matched import doubt_of, evidence_of, points_of
 from wattsmith.schedule.planning import Wish, make_plan
 from wattsmith.schedule.series import read_series
-from wattsmith.terms.errors import BadInput, NotWritten, WattsmithError
+from wattsmith.terms.errors import BadInput, NoRecord, NotWritten, WattsmithError
+from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.schedule import (
     NINE_IN_TEN,
     Doubt,
@@ -27,6 +30,7 @@ from wattsmith.terms.schedule import (
     Response,
     SettingSource,
 )
+from wattsmith.terms.telemetry import Match
 from wattsmith.terms.work import Interval, Setting
 from wattsmith.terms.work_schedule import WorkSchedule
 
@@ -43,6 +47,7 @@ __all__ = [
     "plan_files",
     "read_schedule",
     "read_series",
+    "write_schedule",
     "write_schedules",
 ]
 
@@ -56,7 +61,7 @@ def plan(
     """The plan of JOBS on NODES, and a work schedule for each node that has work; WISHES are the fields of Wish."""
     wish = Wish(now_s=time.time() if now_s is None else now_s, **wishes)
     found = make_plan(jobs, nodes, wish, _sizes())
-    return found, schedules_of(found, jobs, nodes, carbon=wish.carbon, tariff=wish.tariff)
+    return found, schedules_of(found, jobs, nodes, serial=int(wish.now_s), carbon=wish.carbon, tariff=wish.tariff)
 
 
 def plan_files(
@@ -65,19 +70,47 @@ def plan_files(
     wish: Wish,
     tell: Tell = lambda _: None,
     estimator: Callable[..., Any] | None = None,
+    find_match: "Callable[[WrittenJob, Path], Match] | None" = None,
 ) -> tuple[Plan, list[WorkSchedule]]:
-    """The plan of the jobs and the pool in two YAML files. ESTIMATOR stands in for `wattsmith.estimate`."""
-    nodes = [_with_sheet(node) for node in read_pool(pool)]
-    found = [_job(one, nodes, tell, estimator) for one in read_jobs(jobs, wish.now_s)]
+    """The plan of the jobs and the pool in two YAML files. ESTIMATOR stands in for `wattsmith.estimate`.
+
+    FIND_MATCH: the match that a job names; None: it is read from the file of that name beside the jobs.
+    """
+    nodes = [with_sheet(node) for node in read_pool(pool)]
+    written = read_jobs(jobs, wish.now_s)
+    find = find_match or read_match
+    matches = {one.name: find(one, jobs.parent) for one in written if match_named(one) is not None}
+    found = [job_of(one, nodes, tell, estimator, matches.get(one.name)) for one in written]
     made = make_plan(found, nodes, wish, _sizes())
-    return made, schedules_of(made, found, nodes, carbon=wish.carbon, tariff=wish.tariff)
+    evidence = {name: evidence_of(match) for name, match in matches.items()}
+    return made, schedules_of(
+        made, found, nodes, serial=int(wish.now_s), carbon=wish.carbon, tariff=wish.tariff, evidence=evidence
+    )
+
+
+def match_named(written: WrittenJob) -> str | None:
+    """What a job calls its match; None: it has none."""
+    named = written.at.plain.get("match") if isinstance(written.at.plain, dict) else None
+    return None if named is None else str(named.text())
+
+
+def read_match(written: WrittenJob, folder: Path) -> Match:
+    """What `wattsmith match --json` wrote of a job, in a file beside the one that the job stands in."""
+    path = folder / (match_named(written) or "")
+    at = written.at.plain["match"]
+    try:
+        return parse_fact(Match, json.loads(path.read_text(encoding="utf-8")), path.name)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as refused:
+        raise at.wrong(f"{path} holds no match as `wattsmith match --json` prints it: {refused}") from refused
+    except BadInput as refused:
+        raise at.wrong(f"{path} holds no match as `wattsmith match --json` prints it: {refused}") from refused
 
 
 def _sizes() -> dict[str, int]:
     return {sheet.name: sheet.memory_bytes for sheet in SHEETS if sheet.memory_bytes}
 
 
-def _with_sheet(node: PoolNode) -> PoolNode:
+def with_sheet(node: PoolNode) -> PoolNode:
     """NODE with what the maker's data sheet tells where its file does not."""
     try:
         sheet = sheet_of(node.kind)
@@ -91,7 +124,20 @@ def _with_sheet(node: PoolNode) -> PoolNode:
     )
 
 
-def _job(written: WrittenJob, nodes: Sequence[PoolNode], tell: Tell, estimator: Callable[..., Any] | None) -> Job:
+def job_of(
+    written: WrittenJob,
+    nodes: Sequence[PoolNode],
+    tell: Tell = lambda _: None,
+    estimator: Callable[..., Any] | None = None,
+    matched: Match | None = None,
+    *,
+    unknown: bool = False,
+) -> Job:
+    """What a written job needs of each kind of device in NODES, and how it answers to settings there.
+
+    MATCHED is what the running job was recognised as: where no figures are written, they are taken from there.
+    UNKNOWN: where nobody can tell what a model does on a kind of device, the answer says so, and is no error.
+    """
     needs: list[Need] = []
     for kind in dict.fromkeys(node.kind for node in nodes):
         given = written.figures.get(kind) or written.figures.get("")
@@ -99,8 +145,10 @@ def _job(written: WrittenJob, nodes: Sequence[PoolNode], tell: Tell, estimator: 
         for count in _counts(written.wanted, most):
             if given is not None:
                 needs.append(_stated(given, written, kind, count, nodes))
+            elif matched is not None:
+                needs.append(_stated(_matched(written, matched), written, kind, count, nodes))
             elif written.model:
-                needs += _estimated(written, kind, count, nodes, tell, estimator)
+                needs.append(_estimated(written, kind, count, nodes, tell, estimator, unknown))
     if not needs:
         kinds = ", ".join(sorted({node.kind for node in nodes}))
         raise written.at.wrong(f"there are no figures for {kinds}, which is all the pool has")
@@ -122,6 +170,16 @@ def _job(written: WrittenJob, nodes: Sequence[PoolNode], tell: Tell, estimator: 
         )
     except WattsmithError as refused:
         raise written.at.wrong(str(refused)) from refused
+
+
+def _matched(written: WrittenJob, found: Match) -> Figures:
+    """The figures of a match, with the doubt that its curve has where that is largest."""
+    memory = written.at.plain.get("memory")
+    memory_bytes = None if memory is None else positive_at(memory, "memory")
+    try:
+        return Figures(points=points_of(found), memory_bytes=memory_bytes, doubt=doubt_of(found))
+    except BadInput as refused:
+        raise written.at.plain["match"].wrong(str(refused)) from refused
 
 
 def _counts(wanted: Wanted, most: int) -> list[int]:
@@ -154,8 +212,9 @@ def _stated(given: Figures, written: WrittenJob, kind: str, count: int, nodes: S
 
 def _steps(written: WrittenJob) -> float:
     """Steps with one device's batch: rates on several devices are counted in these too."""
-    samples, epochs, batch = (int(str(written.model.get(name, 1))) for name in ("samples", "epochs", "batch"))
-    return -(-samples // batch) * epochs
+    names = ("samples", "epochs", "batch", "accumulation")
+    samples, epochs, batch, accumulation = (int(str(written.model.get(name, 1))) for name in names)
+    return -(-samples // (batch * accumulation)) * epochs
 
 
 def _estimated(
@@ -165,13 +224,15 @@ def _estimated(
     nodes: Sequence[PoolNode],
     tell: Tell,
     estimator: Callable[..., Any] | None,
-) -> list[Need]:
-    """What a model needs of COUNT devices of KIND, at a few power limits; nothing where no power is known."""
+    unknown: bool,
+) -> Need:
+    """What a model needs of COUNT devices of KIND, at a few power limits."""
     estimate = estimator or _estimate()
     options = {
         name: value for name, value in written.model.items() if name not in ("model", "input", "samples", "epochs")
     }
     points, memory_bytes, errors = [], None, []
+    steps_each = count if written.steps is None else 1  # steps are counted with one device's batch
     for limit_w in _limits_w(kind, nodes):
         tell(f"{written.name}: estimating on {count} × {kind}" + ("" if limit_w is None else f" at {limit_w:.0f} W"))
         try:
@@ -185,24 +246,51 @@ def _estimated(
                 **options,
             )
         except WattsmithError as refused:
+            if unknown and isinstance(refused, NoRecord):
+                return replace(_unknown(kind, count, nodes), steps_each=steps_each)
             raise written.at.wrong(str(refused)) from refused
-        if found.power_w is None:
+        if found.power_w is None and not unknown:
             raise written.at.wrong(
                 f"the power of {written.model['model']} on {kind} is not known; state step and power"
             )
+        rate = steps_each / found.step_s.value
+        memory_bytes = max(memory_bytes or 0.0, found.memory.peak_held_bytes.high)
+        if found.power_w is None:
+            time_ratio = _sigma(found.step_s)
+            return replace(_unknown(kind, count, nodes, rate, time_ratio, memory_bytes), steps_each=steps_each)
         points.append(
             OperatingPoint(
                 setting=Setting(power_limit_w=limit_w),
-                rate=(count if written.steps is None else 1) / found.step_s.value,
+                rate=rate,
                 power_w=found.power_w.value / count,
                 source=SettingSource.ESTIMATED,
             )
         )
-        memory_bytes = max(memory_bytes or 0.0, found.memory.held_bytes.high)
         errors.append((_sigma(found.power_w), _sigma(found.step_s)))
     doubt = Doubt(power_ratio=max(power for power, _ in errors), time_ratio=max(time for _, time in errors))
     response = Response(points=tuple(points), idle_w=_idle_w(kind, nodes), doubt=doubt)
-    return [Need(kind=kind, devices=count, response=response, memory_bytes=memory_bytes)]
+    return Need(kind=kind, devices=count, response=response, memory_bytes=memory_bytes, steps_each=steps_each)
+
+
+def _unknown(
+    kind: str,
+    count: int,
+    nodes: Sequence[PoolNode],
+    rate: float | None = None,
+    time_ratio: float = 0.0,
+    memory_bytes: float | None = None,
+) -> Need:
+    """What is needed of COUNT devices of KIND where nobody knows the power, nor the RATE where that is None."""
+    idle_w = _idle_w(kind, nodes)
+    stands_in = OperatingPoint(setting=Setting(), rate=rate or 1.0, power_w=idle_w or 1.0, source=SettingSource.DEFAULT)
+    response = Response(
+        points=(stands_in,),
+        idle_w=idle_w,
+        doubt=Doubt(time_ratio=time_ratio),
+        time_known=rate is not None,
+        power_known=False,
+    )
+    return Need(kind=kind, devices=count, response=response, memory_bytes=memory_bytes)
 
 
 def _estimate() -> Callable[..., Any]:

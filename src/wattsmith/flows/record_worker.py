@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, TextIO
 from wattsmith import __version__
 from wattsmith.flows.machine import describe_machine
 from wattsmith.flows.measuring import open_session
+from wattsmith.measure.gpm import GpmReader
 from wattsmith.measure.host import this_host
 from wattsmith.record.bench import Effort, Measured, bench
 from wattsmith.record.bench import Program as BenchProgram
@@ -29,7 +30,7 @@ from wattsmith.record.program import Program
 from wattsmith.record.runner import Host, read_question
 from wattsmith.record.together import ANSWER_S, Leading, Replicas, follow
 from wattsmith.record.worker import Worker, WorkerDied, WorkerHung
-from wattsmith.terms.errors import BadTerm, WattsmithError
+from wattsmith.terms.errors import BadTerm, MeterLost, MeterMissed, MeterUnavailable, WattsmithError
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Device, Provenance, Run, Status
@@ -72,6 +73,17 @@ def _say(answers: TextIO, message: Any) -> None:
     answers.flush()
 
 
+def counters_of(domains: Sequence[str]) -> GpmReader | None:
+    """Activity counters of the GPU among DOMAINS, where it has any."""
+    gpu = next((one for one in domains if one.startswith("gpu:") and one[4:].isdigit()), None)
+    if gpu is None:
+        return None
+    try:
+        return GpmReader(int(gpu[4:]))
+    except MeterUnavailable:
+        return None
+
+
 class Desk:
     """A device, its meters, and the points that are measured with them."""
 
@@ -88,6 +100,7 @@ class Desk:
         self._found = [card.domain for card in self._windows.cards]
         machine = describe_machine(meters)
         own = domains_of(device, self._found)
+        self._counters = counters_of(own)
         device_id = next((gpu.uuid for gpu in machine.gpus if gpu.domain in own), None)
         self.host = Host(device=described, provenance=_provenance(session, machine.driver, device_id))
 
@@ -125,6 +138,7 @@ class Desk:
                 windows=self._windows,
                 effort=self._effort,
                 look=lambda: self._windows.look_at(domains[0]) if domains else None,
+                count=self._counted if workload.devices == 1 else dict,
                 storage_bytes=facts.parameter_bytes,
                 by_call=not workload.compiled and workload.devices == 1 and together == 1,
                 inputs=facts.inputs,
@@ -132,6 +146,12 @@ class Desk:
             shape = facts.sample_shape
         self._clean_up()
         return self._measured(workload, setting, measured, shape)
+
+    def _counted(self) -> dict[str, float]:
+        """How busy the parts of the chip were since this was last asked; empty: not told."""
+        with suppress(MeterMissed, MeterLost):  # a point without counters is better than none
+            return {} if self._counters is None else self._counters.read()
+        return {}
 
     @contextmanager
     def _program(self, workload: Workload, together: int = 1) -> Iterator[tuple[BenchProgram, Program]]:

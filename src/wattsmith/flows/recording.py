@@ -1,6 +1,7 @@
 """Take a record: synthetic networks and operators, measured on a device and remembered."""
 
 import gzip
+import importlib.util
 import json
 import sys
 import uuid
@@ -21,7 +22,7 @@ from wattsmith.record.runner import Point, Runner, take_record
 from wattsmith.record.structure import structure_of
 from wattsmith.record.worker import Worker
 from wattsmith.store.opening import open_store
-from wattsmith.terms.errors import BadInput
+from wattsmith.terms.errors import BadInput, ExtraNeeded
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.ports import RunStore
@@ -76,6 +77,8 @@ def record(
     `record(preset="basic", budget_s=480)`: OPTIONS are the fields of HowToRecord, where HOW is not given.
     """
     how = HowToRecord(**options) if how is None else how
+    if importlib.util.find_spec("torch") is None:
+        raise ExtraNeeded("a record is taken with PyTorch: pip install 'wattsmith[torch]'")
     device = how.device or default_device()
     effort = effort_for(how.preset, device, how.window_s)
     session = uuid.uuid4().hex[:12]

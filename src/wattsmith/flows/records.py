@@ -29,7 +29,7 @@ def opened(name: str | None) -> Iterator[RunStore]:
         except BadInput as absent:
             shipped = ", ".join(shipped_records())
             hint = f"`wattsmith record run` takes one; shipped with the package: {shipped}"
-            raise BadInput(f"{absent}; {hint}") from absent
+            raise BadInput(f"{str(absent).rstrip('.')}; {hint}") from absent
         with store:
             yield store
 

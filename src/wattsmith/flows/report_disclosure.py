@@ -16,6 +16,8 @@ from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Run
 from wattsmith.terms.tuning import Tuned
 
+__all__ = ["Disclosure", "disclose_file", "write_disclosure"]
+
 MOST_BYTES = 1 << 28
 TIMELINES = (".csv", ".parquet")
 RECORDS = (".jsonl", ".db", ".sqlite", ".gz")

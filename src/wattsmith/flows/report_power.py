@@ -191,7 +191,7 @@ class MetersSource:
             raise MeterUnavailable(f"no meter told the energy in {mark}; the session is void")
         lines = []
         for wall_s, window in self._samples:
-            power_w = window.result().mean_power_w
+            power_w = window.result().power_w
             # A sample that is not known is written as the daemon writes one that failed.
             told_w = UNKNOWN if power_w is None else power_w
             lines.append(spl_sample(wall_s, told_w, UNKNOWN, UNKNOWN, UNKNOWN, mark, ending="").line)

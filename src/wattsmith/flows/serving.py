@@ -11,7 +11,7 @@ from wattsmith.flows.measuring import open_session
 from wattsmith.flows.record_worker import domains_of
 from wattsmith.flows.serving_knobs import How, NotAvailable, how_of
 from wattsmith.flows.serving_model import ServedModel, Server
-from wattsmith.flows.tuning import Goal, Watch, tune
+from wattsmith.flows.tuning import Goal, Knobs, Watch, as_knobs, tune
 from wattsmith.flows.tuning_hardware import Means, is_hardware
 from wattsmith.measure.session import Session
 from wattsmith.terms.energy import Source, Window
@@ -172,7 +172,7 @@ def _meter_noise(window: Window) -> float:
 
 def tune_serving(
     model: Any,
-    knobs: Sequence[Knob],
+    knobs: Knobs,
     load: Load,
     goal: Goal | None = None,
     *,
@@ -186,9 +186,10 @@ def tune_serving(
 ) -> Tuned:
     """Search the settings of KNOBS for MODEL served under LOAD in this process.
 
-    MODEL and INPUTS as in `estimate`; knobs are named as in `serving_knobs.KNOBS`. A level that does not work here, or
-    runs out of memory, is a setting that cannot be used. SAY is told which levels are not available here at all.
+    MODEL and INPUTS as in `estimate`, KNOBS as in `tune`, with names of `serving_knobs.KNOBS`. A level that does not
+    work here, or runs out of memory, is a setting that cannot be used. SAY is told which are not available at all.
     """
+    knobs = as_knobs(knobs)
     check_levels(knobs)
     with ServedModel(model, inputs=inputs, device=device) as served, open_session(meters) as session:
         _check_meters(session, device, goal or Goal(), say)

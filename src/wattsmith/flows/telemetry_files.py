@@ -23,6 +23,10 @@ KNOWN_CARDS: Mapping[str, tuple[float, int]] = {  # largest clock, bytes of memo
 }
 
 
+class NoPower(BadInput):
+    """A timeline that no meter wrote power into."""
+
+
 def read_telemetry(path: Path, domain: str | None = None) -> Telemetry:
     """The telemetry in PATH (.parquet or .csv): a timeline, or a table with `time_s` and columns named as channels.
 
@@ -42,22 +46,23 @@ def read_telemetry(path: Path, domain: str | None = None) -> Telemetry:
 
 
 def write_telemetry(telemetry: Telemetry, path: Path) -> None:
-    """TELEMETRY as a table that `read_telemetry` reads: Parquet, one row for each moment of each channel."""
+    """TELEMETRY as a table that `read_telemetry` reads: Parquet, a row for each moment of channels read together."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    names = list(telemetry.series)
-    columns: dict[str, list[float | None]] = {name: [] for name in ("time_s", *names)}
+    together: dict[tuple[float, ...], list[str]] = {}
     for name, series in telemetry.series.items():
-        for time_s, value in zip(series.time_s, series.values, strict=True):
-            columns["time_s"].append(time_s)
-            for other in names:
-                columns[other].append(value if other == name else None)
+        together.setdefault(series.time_s, []).append(name)
+    columns: dict[str, list[float | None]] = {name: [] for name in ("time_s", *telemetry.series)}
+    for time_s, names in together.items():
+        columns["time_s"].extend(time_s)
+        for name in telemetry.series:
+            columns[name].extend(telemetry.series[name].values if name in names else [None] * len(time_s))
     facts = {key: getattr(telemetry, key) for key in (*LIMITS, "domain", "device", "simulated", "sensor_s")}
     typed = {key: pa.array(value, type=pa.float64()) for key, value in columns.items()}
     made = pa.table(typed).replace_schema_metadata({"wattsmith": json.dumps(facts)})
     try:
-        parquet.write_table(made, path)
+        parquet.write_table(made, path, compression="zstd", write_statistics=False)
     except OSError as refused:
         raise NotWritten(f"the telemetry cannot be written to {path}: {refused.strerror or refused}") from refused
 
@@ -131,7 +136,7 @@ def _chosen(rows: list[Mapping[str, Any]], cards: Mapping[str, Any], path: Path,
             known = [value for value in power if math.isfinite(value)]
             totals[name] = sum(known) / max(1, len(known))
     if not totals:
-        raise BadInput(f"{path} holds no power readings; `wattsmith machine` says what this machine can measure")
+        raise NoPower(f"{path} holds no power readings; `wattsmith machine` says what this machine can measure")
     gpus = {name: total for name, total in totals.items() if name.startswith("gpu:")}
     return max(gpus or totals, key=lambda name: (gpus or totals)[name])
 

@@ -43,9 +43,20 @@ class Goal:
     canary: bool = False  # measure the present setting once more at the end, to see whether the machine has drifted
 
 
+Knobs = Sequence[Knob] | Mapping[str, Sequence[Level]]
+
+
+def as_knobs(knobs: Knobs) -> list[Knob]:
+    """KNOBS as facts: by name with their levels, of which the first is the present one, or ready-made."""
+    if isinstance(knobs, Mapping):
+        made = [knob_of(name, list(levels), None) for name, levels in knobs.items()]
+        return [replace(knob, present=knob.levels[0]) for knob in made]
+    return list(knobs)
+
+
 def tune(
     measure: Measure,
-    knobs: Sequence[Knob],
+    knobs: Knobs,
     goal: Goal | None = None,
     *,
     trials: Path | None = None,
@@ -55,12 +66,13 @@ def tune(
 ) -> Tuned:
     """Search the settings of KNOBS, where MEASURE gives the metrics of one, a Trial with their noise too, or Failed.
 
+    KNOBS by name with their levels, `{"batch": [1, 2, 4]}`, are at the first of them now; a Knob says more.
     TRIALS is a file of what was tried: what it holds is not tried again, and every trial is added to it at once. A knob
     that is named as `wattsmith control` names it ("gpu:0/power_limit") is turned under a lease, by MEANS, around each
     trial, and comes back; MEASURE does not see it. SAY is told what may not be turned, and what has no effect.
     """
     _require_scipy()
-    with turned(measure, knobs, means or Means(), say) as (measured, usable):
+    with turned(measure, as_knobs(knobs), means or Means(), say) as (measured, usable):
         return _searched(measured, usable, goal or Goal(), trials, watch, say)
 
 
@@ -276,9 +288,10 @@ def knob_of(name: str, levels: Sequence[Level], present: str | None) -> Knob:
     saves = next((way for word, way in SAVES.items() if word in name), None)
     caps = "power" if "power_limit" in name and all(not isinstance(one, str) and one > 0 for one in levels) else None
     try:
-        at = levels[-1] if present is None else level_of(present)
+        last = levels[-1] if levels else ""  # without any, Knob says what is wrong
+        at = last if present is None else level_of(present)
         return Knob(name=name, levels=tuple(levels), present=at, saves=saves, caps=caps)
-    except (BadTerm, IndexError) as refused:
+    except BadTerm as refused:
         raise BadInput(str(refused)) from refused
 
 
