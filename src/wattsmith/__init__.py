@@ -11,19 +11,26 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wattsmith.flows.callbacks import lightning_callback as lightning_callback
+    from wattsmith.flows.callbacks import trainer_callback as trainer_callback
     from wattsmith.flows.checking import check as check
     from wattsmith.flows.choosing import Choice as Choice
     from wattsmith.flows.choosing import choose
     from wattsmith.flows.estimating import estimate
     from wattsmith.flows.feeding import Feeder
+    from wattsmith.flows.layer_files import tell_layers as tell_layers
     from wattsmith.flows.machine import describe_machine as machine
     from wattsmith.flows.matching import match
     from wattsmith.flows.measuring import begin, end, measure, open_session, replay
     from wattsmith.flows.planning import plan as plan
     from wattsmith.flows.recording import record
+    from wattsmith.flows.records import runs_of as runs_of
+    from wattsmith.flows.serving import Load as Load
+    from wattsmith.flows.serving import tune_serving as tune_serving
     from wattsmith.flows.splitting import boundary as boundary
     from wattsmith.flows.splitting import opaque as opaque
     from wattsmith.flows.splitting import split
+    from wattsmith.flows.tuning import Goal as Goal
     from wattsmith.flows.tuning import tune
     from wattsmith.terms.energy import Window
     from wattsmith.terms.errors import WattsmithError
@@ -70,8 +77,18 @@ _HOMES = {
     # Marks that are written inside of a step; they belong to split, so that the list above stays short.
     "boundary": ("wattsmith.flows.splitting", "boundary"),
     "opaque": ("wattsmith.flows.splitting", "opaque"),
+    # One line in a program that `wattsmith match` watches.
+    "tell_layers": ("wattsmith.flows.layer_files", "tell_layers"),
     # Of use to whoever reads results of others; the list above is full.
     "check": ("wattsmith.flows.checking", "check"),
+    # What goes with `tune`: its goal, and the search around a model that is served in this process.
+    "Goal": ("wattsmith.flows.tuning", "Goal"),
+    "Load": ("wattsmith.flows.serving", "Load"),
+    "tune_serving": ("wattsmith.flows.serving", "tune_serving"),
+    # What goes with `record`, `measure` and a framework's trainer.
+    "lightning_callback": ("wattsmith.flows.callbacks", "lightning_callback"),
+    "runs_of": ("wattsmith.flows.records", "runs_of"),
+    "trainer_callback": ("wattsmith.flows.callbacks", "trainer_callback"),
 }
 
 

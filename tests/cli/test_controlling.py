@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from tests.cli.keeping import keeps
 
 COMMANDS = """
 import typer
@@ -46,7 +47,9 @@ def test_what_can_be_turned_is_shown_and_says_that_it_is_simulated():
     assert "gpu:0/power_limit (simulated)" in shown
     assert "700 W" in shown
     assert "200 W … 700 W" in shown
-    knobs = json.loads(wattsmith("control", "show", "--json").stdout)
+    told = wattsmith("control", "show", "--json").stdout
+    keeps("control show", told)
+    knobs = json.loads(told)
     assert knobs[0]["value"] == 700.0
 
 
@@ -117,7 +120,9 @@ def test_what_cannot_be_put_back_is_said_with_exit_code_1_and_can_be_forgotten(m
     done = wattsmith("restore")
     assert done.returncode == 1
     assert "gpu:0 (simulated): NOT put back: gpu:0 is gone, and its journal is kept" in done.stderr
-    told = json.loads(wattsmith("restore", "--json").stdout)
+    restored = wattsmith("restore", "--json").stdout
+    keeps("restore", restored)
+    told = json.loads(restored)
     assert told[0]["device"] == "gpu:0"
     assert "nothing was put back" in wattsmith("restore", "--forget", "gpu:0").stdout
     assert wattsmith("restore").stdout == "nothing to put back\n"

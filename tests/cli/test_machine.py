@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 
+from tests.cli.keeping import keeps
 from tests.cli.running import WATTSMITH, wattsmith
 
 from wattsmith import __version__
@@ -46,7 +47,9 @@ def test_every_row_of_a_simulated_gpu_says_so(gpus):
 
 def test_json_holds_the_same_facts(gpus):
     machine = gpus(0.0)
-    described = json.loads(wattsmith("machine", "--json", environment=machine.environment()).stdout)
+    told = wattsmith("machine", "--json", environment=machine.environment()).stdout
+    keeps("machine", told)
+    described = json.loads(told)
     assert described["simulated"]
     assert [gpu["uuid"] for gpu in described["gpus"]] == [machine.uuid(0)]
     assert described["gpus"][0]["power_limit_range_w"] == [200.0, 700.0]

@@ -10,6 +10,7 @@ from tests.cli.running import python, start_wattsmith, wattsmith
 from typer.testing import CliRunner
 
 from wattsmith.cli import app
+from wattsmith.flows.machine import describe_machine
 from wattsmith.store.lines import LinesStore
 from wattsmith.store.shipped import open_shipped
 
@@ -96,6 +97,45 @@ def test_a_command_runs_with_its_own_exit_code_and_is_matched(gpus, record, tmp_
     assert found["fingerprint"]["power_w"] == pytest.approx(460, abs=10)
     again = json.loads(here(tmp_path / "kept.parquet", "--record", record, "--json")[1])
     assert again["neighbours"] == found["neighbours"]
+
+
+TELLING = """
+import time, torch, wattsmith
+wattsmith.tell_layers()
+network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 3))
+end_s = time.monotonic() + 3.5
+while time.monotonic() < end_s:
+    network(torch.randn(1, 3, 8, 8)).sum().backward()
+"""
+
+
+def test_a_command_that_tells_its_layers_is_matched_by_them(gpus, record, tmp_path):
+    pytest.importorskip("torch", reason="LAYERS ARE NOT TESTED: torch is not installed")
+    kept, layers = tmp_path / "kept.parquet", tmp_path / "layers.json"
+    environment = gpus(0.6).environment() | {"WATTSMITH_LAYERS": str(layers)}
+    done = wattsmith(
+        "match", "--record", record, "--json", "--save", kept, "--", *python(TELLING), environment=environment
+    )
+    assert done.returncode in (0, 3), done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "conv_mixing" in found["used"]
+    assert found["family"]["family"] == "convolutional"
+    again = json.loads(here(kept, "--layers", layers, "--record", record, "--json")[1])
+    assert again["family"] == found["family"]
+    assert "not from both" in here(kept, "--layers", layers, "--model", "x.py:y", "--record", record)[2]
+
+
+def test_where_no_meter_tells_anything_layers_are_enough(record):
+    pytest.importorskip("torch", reason="LAYERS ARE NOT TESTED: torch is not installed")
+    if describe_machine("auto").meters:
+        pytest.skip("this machine has a meter")
+    done = wattsmith("match", "--record", record, "--json", "--", *python(TELLING.replace("3.5", "0.5")))
+    assert done.returncode in (0, 3), done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["family"]["family"] == "convolutional"
+    assert "no meter told any power; see `wattsmith machine`" in found["notes"]
+    done = wattsmith("match", "--record", record, "--", *python("pass"))
+    assert (done.returncode, "tell_layers" in done.stderr) == (2, True)
 
 
 def test_a_running_process_is_watched_for_a_while(gpus, record, tmp_path):

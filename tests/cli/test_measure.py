@@ -95,7 +95,7 @@ def test_visible_devices_by_index_and_by_uuid(gpus):
         environment = machine.environment() | {"CUDA_VISIBLE_DEVICES": visible}
         window = measured("--", "sleep", "0.3", environment=environment)["window"]
         assert [domain["domain"] for domain in window["domains"]] == ["gpu:1"]
-        assert window["mean_power_w"] == pytest.approx(400.0, rel=0.03)
+        assert window["power_w"] == pytest.approx(400.0, rel=0.03)
 
 
 def test_a_gpu_lost_in_the_middle_leaves_an_incomplete_figure(gpus):
@@ -167,7 +167,7 @@ def test_json_has_the_documented_keys(gpus):
     assert result["use"].keys() == {"cpu_s", "peak_memory_bytes", "read_bytes", "written_bytes", "processes"}
     assert result["window"].keys() == {
         *("name", "began_at", "duration_s", "domains", "phases", "missing"),
-        *("energy_j", "error_j", "mean_power_w", "simulated", "complete"),
+        *("energy_j", "error_j", "power_w", "simulated", "complete"),
     }
 
 
@@ -201,7 +201,7 @@ def test_a_process_that_runs_already_is_measured_until_it_ends(gpus):
     assert done.returncode == 0
     assert result["ended"]
     assert result["exit_code"] is None
-    assert result["window"]["mean_power_w"] == pytest.approx(400.0, rel=0.03)
+    assert result["window"]["power_w"] == pytest.approx(400.0, rel=0.03)
     assert "ended; measured for" in done.stderr
 
 

@@ -65,7 +65,7 @@ def test_carbon_moves_jobs_to_clean_hours(said, files):
         (("--power-budget", "-5W"), "must be positive"),
         (("--deadline", "2025-01-01"), "is in the past"),
         (("--deadline", "whenever"), "is no time"),
-        (("--objective", "glory"), "energy, time, carbon or cost"),
+        (("--objective", "glory"), "energy, time, carbon, cost"),
         (("--objective", "carbon"), "--carbon FILE.csv"),
         (("--tariff", "nowhere.csv"), "cannot be read"),
         (("--plot", "plan.docx"), "cannot be written"),

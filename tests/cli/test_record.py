@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cli.keeping import keeps
 
 WATTSMITH = [sys.executable, "-c", "from wattsmith.cli import main; main()"]
 
@@ -25,6 +26,7 @@ def smoke(tmp_path_factory):
     db = tmp_path_factory.mktemp("record") / "smoke.sqlite"
     begin_s = time.monotonic()
     done = wattsmith("record", "run", "--preset", "smoke", "--device", "cpu", "--db", db, "--json")
+    keeps("record run", done.stdout)
     return db, json.loads(done.stdout), time.monotonic() - begin_s
 
 
@@ -44,7 +46,9 @@ def test_a_second_run_adds_only_what_is_missing(smoke):
 
 def test_a_record_can_be_looked_at(smoke):
     db, recorded, _ = smoke
-    runs = json.loads(wattsmith("record", "show", db, "--json").stdout)
+    told = wattsmith("record", "show", db, "--json").stdout
+    keeps("record show", told)
+    runs = json.loads(told)
     assert len(runs) == recorded["progress"]["total"]
     first = runs[0]
     assert first["status"] == "measured"
@@ -181,8 +185,8 @@ def test_two_recorders_on_one_record_share_the_work(tmp_path, points):
     [
         (["run", "--device", "cuda:0", "--preset", "smoke"], "sees no GPU here; use --device cpu"),
         (["run", "--device", "tpu", "--preset", "smoke"], "device must be 'cpu' or 'cuda:N', got 'tpu'"),
-        (["run", "--device", "cpu", "--preset", "huge"], "there is no preset 'huge'"),
-        (["run", "--device", "cpu", "--design", "cube"], "there is no grid 'cube'"),
+        (["run", "--device", "cpu", "--preset", "huge"], "--preset must be one of smoke"),
+        (["run", "--device", "cpu", "--design", "cube"], "--design must be one of cover"),
         (["run", "--minutes", "-1"], "--minutes must be positive"),
         (["run", "--device", "cpu", "--window", "2"], "'2' has no unit: write 2s if that is what you mean"),
         (["run", "--device", "cpu", "--window", "two"], "'two' is not a quantity of time"),

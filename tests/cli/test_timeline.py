@@ -55,7 +55,7 @@ def test_a_recorded_trace_serves_as_a_meter(no_meters, tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("time_s,power_w\n" + "".join(f"{i / 10},50\n" for i in range(100)))
     window = measured("--meters", f"replay:{trace}", "--", "sleep", "1", environment=no_meters)["window"]
-    assert window["mean_power_w"] == pytest.approx(50.0)
+    assert window["power_w"] == pytest.approx(50.0)
     assert "not this machine" in window["domains"][0]["why"]
 
 
@@ -86,7 +86,7 @@ def test_a_full_disk_leaves_figures_and_exit_code(gpus, tmp_path):
     assert "the timeline is incomplete" in done.stderr
     assert "No space left on device" in done.stderr
     result = json.loads(done.stdout)
-    assert result["window"]["mean_power_w"] == pytest.approx(400.0, rel=0.02)
+    assert result["window"]["power_w"] == pytest.approx(400.0, rel=0.02)
     assert "No space left on device" in result["timeline"]["failed"]
 
 
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_in_the_middle(gpus, tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
     assert done.returncode == 0
     result = json.loads(done.stdout)
-    assert result["window"]["mean_power_w"] == pytest.approx(400.0, rel=0.02)
+    assert result["window"]["power_w"] == pytest.approx(400.0, rel=0.02)
     assert "run.parquet.partial.csv" in result["timeline"]["failed"]  # says where the rows are
     assert list(left) == ["run.parquet.partial.csv"]
     assert left["run.parquet.partial.csv"] > 0

@@ -22,7 +22,9 @@ def allowed_from(room: str) -> set[str]:
         return set()
     if room == "flows":
         return (EVERY_ROOM - DOORS) | {VERSION}
-    if room in DOORS:
+    if room == "cli":
+        return {"flows", "serve", "terms", VERSION}  # `wattsmith serve` opens the other door
+    if room == "serve":
         return {"flows", "terms", VERSION}
     return {"terms", VERSION}
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for name in ("deploy", "docs", "examples") for page in (ROOT / name).rglob("*.md"))]
+)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
@@ -16,6 +18,12 @@ ELSEWHERE = ("http://", "https://", "mailto:")
 
 def links_of(text: str) -> Iterator[str]:
     yield from (link for link in LINK.findall(FENCED.sub("", text)) if not link.startswith(ELSEWHERE))
+
+
+def misspelled_addresses(text: str) -> list[str]:
+    """Links out of the project that cannot be right; whether they answer is not asked, as tests use no network."""
+    addresses = (link for link in LINK.findall(FENCED.sub("", text)) if link.startswith(ELSEWHERE))
+    return [address for address in addresses if not re.fullmatch(r"https://[\w.-]+\.\w+(/[^\s]*)?", address)]
 
 
 def anchors_of(text: str) -> set[str]:
@@ -37,6 +45,16 @@ def broken_links(page: Path, text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
     assert broken_links(page, page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_out_of_the_project_has_the_form_of_one(page):
+    assert misspelled_addresses(page.read_text()) == []
+
+
+def test_the_guard_sees_an_address_that_cannot_be_right():
+    text = "[1](https://example.org) [2](http://example.org/a) [3](https://example) [4](https://example.org/a#b)"
+    assert misspelled_addresses(text) == ["http://example.org/a", "https://example"]
 
 
 def test_the_guard_sees_a_link_to_nowhere():

@@ -6,20 +6,26 @@ from typing import Annotated
 import typer
 
 from wattsmith import __version__
+from wattsmith.cli.agent import agent_command
+from wattsmith.cli.complaining import complain
 from wattsmith.cli.controlling import control, restore
+from wattsmith.cli.demo import demo_command
 from wattsmith.cli.estimating import estimate_command
 from wattsmith.cli.feeding import feed
+from wattsmith.cli.following import follow_command as _follow  # noqa: F401 - joins the group
+from wattsmith.cli.jobs import jobs, submit_command
 from wattsmith.cli.matching import match_program
 from wattsmith.cli.measuring import MeasureCommand, machine, measure
+from wattsmith.cli.outputs import schema_command
 from wattsmith.cli.planning import plan_command
 from wattsmith.cli.recording import record
 from wattsmith.cli.report_analysis import page as _page  # noqa: F401 - joins the group
 from wattsmith.cli.report_session import run as _run  # noqa: F401 - joins the group
 from wattsmith.cli.reporting import report
+from wattsmith.cli.serving import serve
 from wattsmith.cli.splitting import split_command
 from wattsmith.cli.tuning import tune
 from wattsmith.cli.tuning_serve import serve as _serve  # noqa: F401 - joins the group
-from wattsmith.terms.errors import CommandNotStarted, WattsmithError
 
 app = typer.Typer(
     name="wattsmith",
@@ -46,6 +52,7 @@ def wattsmith(
         typer.echo(context.get_help())
 
 
+app.command("demo")(demo_command)
 app.command()(machine)
 app.command(cls=MeasureCommand, options_metavar="[OPTIONS] --", context_settings={"allow_interspersed_args": False})(
     measure
@@ -60,22 +67,17 @@ app.add_typer(feed, name="feed")
 app.add_typer(report, name="report")
 app.command()(restore)
 app.add_typer(control, name="control")
+app.add_typer(serve, name="serve")
+app.command("submit")(submit_command)
+app.add_typer(jobs, name="jobs")
+app.command("agent")(agent_command)
+app.command("schema")(schema_command)
 
 
 def main() -> None:
     """The command `wattsmith`. What went wrong is said in one message, and exits with 2."""
     try:
-        app()
-    except CommandNotStarted as not_started:
-        _complain(not_started)
-        sys.exit(not_started.exit_code)
-    except WattsmithError as error:
-        _complain(error)
-        sys.exit(2)
-    except OSError as refused:  # such as standard output on a full disk
-        _complain(refused)
-        sys.exit(2)
-
-
-def _complain(error: Exception) -> None:
-    typer.echo(f"wattsmith: {error}", err=True)
+        left = app(prog_name="wattsmith", standalone_mode=False)
+    except Exception as problem:  # noqa: BLE001 - one of the two doors
+        left = complain(problem)
+    sys.exit(left if isinstance(left, int) else 0)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wattsmith.cli.answers import Forgotten
 from wattsmith.flows import controlling
 from wattsmith.terms.control import KnobCard, PutBack, Verified, format_value
 from wattsmith.terms.errors import BadInput
@@ -44,8 +45,14 @@ def restore(
     Example: wattsmith restore
     """
     if forget is not None:
-        typer.echo(f"removed {controlling.forget(forget, state)}; nothing was put back")
+        removed = controlling.forget(forget, state)
+        told = json.dumps(as_plain(Forgotten(removed=removed)), indent=2)
+        typer.echo(told if as_json else f"removed {removed}; nothing was put back")
         return
+    if state is not None and not state.is_dir():
+        if state.exists():
+            raise BadInput(f"--state must be the folder of the journals, but {state} is a file")
+        typer.echo(f"wattsmith: there is no folder {state}: nobody has kept a journal there", err=True)
     outcomes = controlling.restore(state)
     if as_json:
         typer.echo(json.dumps(as_plain(outcomes), indent=2))
@@ -120,9 +127,13 @@ def run(
         raise BadInput(
             "say what to set, such as --set gpu:0/power_limit=300W; `wattsmith control show` lists what there is"
         )
+    if not command:
+        raise BadInput(
+            "there is no command to run; write it after `--`: `wattsmith control run --set … -- python train.py`"
+        )
     exit_code = controlling.run_with(
         settings,
-        command or [],
+        command,
         socket=socket,
         shared=shared,
         state=state,

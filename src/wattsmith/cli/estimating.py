@@ -81,7 +81,16 @@ def estimate_command(
     price: Annotated[
         list[str] | None, typer.Option(help="Of a device per hour, such as h200=3.5; once per device.")
     ] = None,
-    db: Annotated[str | None, typer.Option(help="The record: its name, a file or a URL.", metavar="RECORD")] = None,
+    record: Annotated[
+        str | None,
+        typer.Option(
+            "--record",
+            "--db",
+            help="What it rests on: h200, a file or a URL.",
+            metavar="NAME",
+            show_default="your own, else what is shipped",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
 ) -> None:
     """Tell how long a step takes and how much memory, power and energy it needs, before it runs.
@@ -95,7 +104,7 @@ def estimate_command(
         "accumulation": accumulation,
         "compiled": compiled,
         "with_values": with_values,
-        "record": db,
+        "record": record,
         "samples": samples,
         "epochs": epochs,
         "power_limit_w": None if power_limit is None else parse_quantity(power_limit, "power"),
@@ -179,7 +188,7 @@ def print_estimate(one: Estimate) -> None:
     runs = f"{one.from_runs} runs of {one.record}" if one.record else "no record"
     console.print(
         f"rests on {one.basis} ({escape(runs)}); measured operators do "
-        f"{one.covered_flops:.0%} of the FLOPs and move {one.covered_bytes:.0%} of the bytes"
+        f"{one.covered_flops_ratio:.0%} of the FLOPs and move {one.covered_bytes_ratio:.0%} of the bytes"
     )
     if one.without_rule:
         told = [f"{name} × {count}" for name, count in one.without_rule.items()]
@@ -197,8 +206,8 @@ def _figures(one: Estimate) -> Table:
     rows: list[tuple[str, Interval | None, str, str]]
     rows = [("step", one.step_s, "time", pace), ("  device busy", one.busy_s, "time", "")]
     rows += [("  host queues", one.host_s, "time", "")]
-    rows += [("memory, tensors", one.memory.allocated_bytes, "memory", "")]
-    rows += [("memory, held", one.memory.held_bytes, "memory", _fits(one))]
+    rows += [("memory, tensors", one.memory.peak_tensor_bytes, "memory", "")]
+    rows += [("memory, held", one.memory.peak_held_bytes, "memory", _fits(one))]
     rows += [("power", one.power_w, "power", ""), ("energy of a step", one.step_energy_j, "energy", "")]
     if one.job is not None:
         rows += [("epoch", one.job.epoch_s, "time", ""), (f"job, {one.job.steps} steps", one.job.job_s, "time", "")]
@@ -209,9 +218,9 @@ def _figures(one: Estimate) -> Table:
 
 
 def _fits(one: Estimate) -> str:
-    if one.memory.capacity_bytes is None or one.memory.runs_out is None:
+    if one.memory.memory_bytes is None or one.memory.runs_out is None:
         return ""
-    capacity = format_quantity(one.memory.capacity_bytes, "memory", 3)
+    capacity = format_quantity(one.memory.memory_bytes, "memory", 3)
     return f"of {capacity}; runs out with {one.memory.runs_out:.0%}"
 
 

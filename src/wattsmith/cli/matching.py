@@ -11,11 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wattsmith.cli.complaining import can_be_written
 from wattsmith.cli.tables import WIDTH_OF_FILES
+from wattsmith.flows.layer_files import read_layers
 from wattsmith.flows.matching import Match, draw_match, match, match_command, match_process, structure_of
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.quantity import parse_quantity
+from wattsmith.terms.run import Structure
 from wattsmith.terms.telemetry import Probe
 
 SHOWN_SETTINGS = 6
@@ -28,16 +31,26 @@ def match_program(
         typer.Argument(help="A trace (.parquet, .csv), or a command after --.", metavar="[FILE | -- COMMAND]"),
     ] = None,
     pid: Annotated[int | None, typer.Option(help="Watch this running process.", metavar="PID")] = None,
-    seconds: Annotated[str, typer.Option(help="How long to watch a running process.", metavar="TIME")] = "20s",
+    seconds: Annotated[
+        str, typer.Option("--for", "--seconds", help="How long to watch a running process.", metavar="TIME")
+    ] = "20s",
     record: Annotated[
         str | None,
         typer.Option(
-            help="Record to compare with: h200, a path or a URL.", show_default="your own, else the shipped one"
+            "--record",
+            "--db",
+            help="What to compare with: h200, a file or a URL.",
+            metavar="NAME",
+            show_default="your own, else what is shipped",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="Layer information from this model, as `wattsmith estimate` takes it.", metavar="MODEL"),
+    ] = None,
+    layers: Annotated[
+        Path | None,
+        typer.Option(help="Layer information that wattsmith.tell_layers() wrote in the program.", metavar="FILE"),
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples in a step of the model.", metavar="N")] = 1,
     inputs: Annotated[
@@ -87,7 +100,9 @@ def match_program(
 
     Example: wattsmith match trace.parquet --record h200
     """
-    _require_one_of(source, pid, model)
+    _require_one_of(source, pid, model or layers)
+    can_be_written("--plot", plot, (".png", ".svg", ".pdf"))
+    can_be_written("--save", save, (".parquet", ".csv"))
     if probe_with is not None and pid is None:
         raise BadInput("--probe-with turns a knob while a process runs: give that process with --pid")
     options: dict[str, Any] = {
@@ -98,7 +113,7 @@ def match_program(
         "power_limit_w": None if power_limit is None else parse_quantity(power_limit, "power"),
         "domain": domain,
         "save": save,
-        "structure": None if model is None else structure_of(model, batch, inputs),
+        "structure": _structure(model, layers, batch, inputs),
     }
     live: dict[str, Any] = {"meters": meters, "progress": progress}
     code = 0
@@ -120,6 +135,14 @@ def match_program(
     raise typer.Exit(code or (0 if found.recognised else 3))
 
 
+def _structure(model: str | None, layers: Path | None, batch: int, inputs: Sequence[str] | None) -> Structure | None:
+    if model is not None and layers is not None:
+        raise BadInput("layer information comes from --model or from --layers, not from both")
+    if layers is not None:
+        return read_layers(layers)
+    return None if model is None else structure_of(model, batch, inputs)
+
+
 def _tell(text: str) -> None:
     typer.echo(f"wattsmith: {text}", err=True)
 
@@ -128,8 +151,8 @@ def _is_trace(source: Sequence[str]) -> bool:
     return len(source) == 1 and source[0].endswith(TRACES)
 
 
-def _require_one_of(source: Sequence[str] | None, pid: int | None, model: str | None) -> None:
-    if bool(source) + (pid is not None) > 1 or not (source or pid is not None or model):
+def _require_one_of(source: Sequence[str] | None, pid: int | None, layers: str | Path | None) -> None:
+    if bool(source) + (pid is not None) > 1 or not (source or pid is not None or layers):
         raise BadInput(
             "give one of: a trace, `--pid PID`, a command after `--`; or `--model` alone for a program that is about "
             "to run. Example: `wattsmith match trace.parquet`"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TextIO
 import typer
 import typer.core
 
+from wattsmith.cli.answers import Replayed
 from wattsmith.cli.live import live_line
 from wattsmith.cli.tables import print_machine, print_measured, print_replayed, warn
 from wattsmith.flows.commands import HowToMeasure, measure_command, measure_process
@@ -108,7 +109,7 @@ def measure(
     with _json_file(json_to) as json_file:
         if replay_from is not None:
             windows = replay(replay_from)
-            _finish({"replayed": str(replay_from), "windows": as_plain(windows)}, json_file)
+            _finish(as_plain(Replayed(replayed=replay_from, windows=tuple(windows))), json_file)
             print_replayed(windows, quiet=quiet)
             return
         how = HowToMeasure(

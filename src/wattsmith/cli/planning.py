@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wattsmith.cli.answers import Planned
+from wattsmith.cli.complaining import can_be_written, one_of
 from wattsmith.cli.tables import WIDTH_OF_FILES
 from wattsmith.flows.planning import (
     Objective,
@@ -29,6 +31,7 @@ from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.quantity import format_quantity, parse_quantity
 
+SHORTEST_SLOT_S = 1.0
 SHOWN = 60  # stretches in the table; --json has all
 
 
@@ -62,6 +65,7 @@ def plan_command(
 
     Example: wattsmith plan jobs.yaml --pool pool.yaml --power-budget 10kW --objective energy --deadline 18:00
     """
+    can_be_written("--plot", plot)
     now_s = time.time() if now is None else moment(now, time.time())
     wish = Wish(
         now_s=now_s,
@@ -70,25 +74,29 @@ def plan_command(
         deadline_s=None if deadline is None else moment(deadline, now_s),
         carbon=None if carbon is None else read_series(carbon),
         tariff=None if tariff is None else read_series(tariff),
-        slot_s=None if slot is None else parse_quantity(slot, "time"),
+        slot_s=None if slot is None else _slot_s(slot),
         exact=exact,
     )
     with redirect_stdout(sys.stderr), Console(stderr=True).status("…") as status:
         found, documents = plan_files(jobs, pool, wish, tell=status.update)
+    typer.echo(_as_json(found, documents)) if as_json else print_plan(found)
     if schedules is not None:
         write_schedules(documents, schedules)
     if plot is not None:
         draw_plan(found, plot)
-    typer.echo(_as_json(found, documents)) if as_json else print_plan(found)
     if found.missed:
         raise typer.Exit(1)
 
 
 def _objective(text: str) -> Objective:
-    try:
-        return Objective(text.lower())
-    except ValueError:
-        raise BadInput(f"--objective is energy, time, carbon or cost, not {text!r}") from None
+    return Objective(one_of("--objective", text.lower(), [one.value for one in Objective]))
+
+
+def _slot_s(text: str) -> float:
+    slot_s = parse_quantity(text, "time")
+    if slot_s < SHORTEST_SLOT_S:
+        raise BadInput(f"--slot must be at least {SHORTEST_SLOT_S:g} s, got {text!r}")
+    return slot_s
 
 
 def _budget_w(text: str) -> float:
@@ -99,7 +107,7 @@ def _budget_w(text: str) -> float:
 
 
 def _as_json(found: Plan, documents: list[WorkSchedule]) -> str:
-    return json.dumps({"plan": as_plain(found), "schedules": [as_plain(one) for one in documents]})
+    return json.dumps(as_plain(Planned(plan=found, schedules=tuple(documents))))
 
 
 def _clock(time_s: float) -> str:

@@ -1,6 +1,7 @@
 """`wattsmith record run | points | show | plot | export | import`."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from wattsmith.cli.complaining import can_be_written, one_of
 from wattsmith.cli.tables import print_coverage, print_recorded, print_runs
 from wattsmith.flows.recording import HowToRecord, Recorded, RecordProgress, device_called, planned, write_points
 from wattsmith.flows.recording import record as take_record
@@ -22,12 +24,19 @@ from wattsmith.terms.quantity import parse_quantity
 from wattsmith.terms.run import Status
 
 LONGEST_WINDOW_S = 600.0
+PRESETS = ("smoke", "basic", "standard", "wide", "reference")
+GRIDS = ("data-sets", "images", "topology")
+DESIGNS = ("cover", "worst", *GRIDS)
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 record = typer.Typer(help="Measure synthetic networks on this machine, and remember them.", no_args_is_help=True)
 
 Db = Annotated[
     str | None,
     typer.Option(
-        "--db", help="The record: a file, or postgresql://user@host/name. By default your own.", metavar="URL"
+        "--record",
+        "--db",
+        help="The record: a file, or postgresql://user@host/name. By default your own.",
+        metavar="NAME",
     ),
 ]
 Name = Annotated[
@@ -39,16 +48,18 @@ PresetName = Annotated[str, typer.Option(help="How much: smoke, basic, standard,
 DesignName = Annotated[
     str, typer.Option(help="cover, worst, or one of the grids: data-sets, images, topology.", metavar="NAME")
 ]
-Sample = Annotated[int | None, typer.Option(help="So many points of a grid, drawn by chance.", metavar="N")]
+Sample = Annotated[int | None, typer.Option(help="So many points of a grid, drawn by chance.", metavar="N", min=1)]
 Seed = Annotated[int, typer.Option(help="Of all that is drawn by chance.")]
 
 
 @record.command("run")
 def run(
     preset: PresetName = "basic",
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many minutes; the points come in the order of their worth.")
+    longest: Annotated[
+        str | None,
+        typer.Option("--for", help="Stop after so long; the points come in the order of their worth.", metavar="TIME"),
     ] = None,
+    minutes: Annotated[float | None, typer.Option(help="The same, in minutes.", metavar="N")] = None,
     design: DesignName = "cover",
     sample: Sample = None,
     device: Annotated[
@@ -56,9 +67,9 @@ def run(
     ] = None,
     db: Db = None,
     meters: Annotated[str, typer.Option(help="As in `wattsmith measure`.", metavar="NAMES")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads that PyTorch may use.", metavar="N")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads that PyTorch may use.", metavar="N", min=1)] = None,
     concurrency: Annotated[
-        int | None, typer.Option(help="Copies of each workload that run at once, as on a server.", metavar="N")
+        int | None, typer.Option(help="Copies of each workload that run at once, as on a server.", metavar="N", min=1)
     ] = None,
     replicas: Annotated[
         str, typer.Option(help="Devices that networks are trained on together, such as 1,2,4.", metavar="N,N")
@@ -75,10 +86,9 @@ def run(
 ) -> None:
     """Measure what is missing in the record of this machine. Ctrl-C loses at most the point being measured.
 
-    Example: wattsmith record run --preset basic --minutes 8
+    Example: wattsmith record run --preset basic --for 8min
     """
-    if minutes is not None and minutes <= 0:
-        raise BadInput(f"--minutes must be positive, got {minutes:g}")
+    _check_choice(preset, design, sample)
     how = HowToRecord(
         preset=preset,
         design=design,
@@ -86,7 +96,7 @@ def run(
         device=device,
         meters=meters,
         db=db,
-        budget_s=None if minutes is None else 60 * minutes,
+        budget_s=_budget_s(longest, minutes),
         threads=threads,
         concurrency=concurrency,
         replicas=_counts(replicas),
@@ -99,6 +109,29 @@ def run(
     _show_recorded(recorded, as_json=as_json)
     if recorded.interrupted:
         raise typer.Exit(130)
+
+
+def _check_choice(preset: str, design: str, sample: int | None) -> None:
+    """Before PyTorch is loaded, which takes seconds."""
+    one_of("--preset", preset, PRESETS)
+    one_of("--design", design, DESIGNS)
+    if sample is not None and design not in GRIDS:
+        raise BadInput(f"--sample {sample} is for the grids {', '.join(GRIDS)}; --design is {design}")
+
+
+def _budget_s(longest: str | None, minutes: float | None) -> float | None:
+    if longest is not None and minutes is not None:
+        raise BadInput(f"--for {longest} and --minutes {minutes:g} say the same twice: give one of them")
+    if minutes is not None:
+        if not 0 < minutes < math.inf:
+            raise BadInput(f"--minutes must be positive, got {minutes:g}")
+        return 60 * minutes
+    if longest is None:
+        return None
+    budget_s = parse_quantity(longest, "time")
+    if budget_s <= 0:
+        raise BadInput(f"--for must be positive, got {longest!r}")
+    return budget_s
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -154,7 +187,8 @@ def _window_s(text: str) -> float:
 def points(
     target: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
     for_device: Annotated[
-        str, typer.Option("--for", help="The GPU they are for, such as 'NVIDIA H200', or cpu.", metavar="NAME")
+        str,
+        typer.Option("--device", "--for", help="The GPU they are for, such as 'NVIDIA H200', or cpu.", metavar="NAME"),
     ],
     memory: Annotated[str, typer.Option(help="Its memory.", metavar="SIZE")] = "80GB",
     preset: PresetName = "basic",
@@ -164,12 +198,21 @@ def points(
 ) -> None:
     """Choose points here to measure them on another machine, where time is dear.
 
-    Example: wattsmith record points h200.jsonl --for 'NVIDIA H200' --memory 141GB --preset standard
+    Example: wattsmith record points h200.jsonl --device 'NVIDIA H200' --memory 141GB --preset standard
     """
-    device = device_called(for_device, round(parse_quantity(memory, "memory")))
+    can_be_written("the file of points", target)
+    _check_choice(preset, design, sample)
+    device = device_called(for_device, _memory_bytes(memory))
     chosen = planned(HowToRecord(preset=preset, design=design, sample=sample, seed=seed), device)
     write_points(chosen, target)
     typer.echo(f"{len(chosen)} points for {device.name} in {target}")
+
+
+def _memory_bytes(text: str) -> int:
+    memory_bytes = round(parse_quantity(text, "memory"))
+    if memory_bytes <= 0:
+        raise BadInput(f"--memory must be positive, such as 80GB, got {text!r}")
+    return memory_bytes
 
 
 @record.command("show")
@@ -187,9 +230,12 @@ def show(
 
     Example: wattsmith record show h200 --family matmul --all
     """
-    only = RunFilters(
-        family=family, kind=kind, precision=precision, device=device, status=None if status is None else Status(status)
-    )
+    if kind is not None:
+        one_of("--kind", kind, ("network", "operator"))
+    if precision is not None:
+        one_of("--precision", precision, PRECISIONS)
+    ended = None if status is None else Status(one_of("--status", status, [one.value for one in Status]))
+    only = RunFilters(family=family, kind=kind, precision=precision, device=device, status=ended)
     runs = runs_of(name, **only)
     if as_json:
         typer.echo(json.dumps([as_plain(one) for one in runs], indent=1))
@@ -209,6 +255,7 @@ def draw(
 
     Example: wattsmith record plot h200.png h200
     """
+    can_be_written("the picture", target, (".png", ".svg", ".pdf"))
     count = plot(name, target, family=family)
     typer.echo(f"{count} runs drawn in {target}")
 
@@ -232,7 +279,7 @@ def receive(
 ) -> None:
     """Read runs into a record: all of them or, when a line is wrong, none. Twice is the same as once.
 
-    Example: wattsmith record import theirs.jsonl.gz --db postgresql://team@host/record
+    Example: wattsmith record import theirs.jsonl.gz --record postgresql://team@host/record
     """
     added, already_there = take_in(source, db)
     typer.echo(f"{added} runs added, {already_there} were there already")

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wattsmith.flows.checking import Checked, Layer, Outcome, Report, Verdict, as_json
+from wattsmith.flows.checking import Checked, Layer, Outcome, Report, Verdict, verdicts_of
 from wattsmith.flows.checking import check as check_results
+from wattsmith.terms.facts import as_plain
 
 WIDTH_OF_FILES = 140
 MOST_LISTED = 40  # results that are told one by one
@@ -53,7 +54,7 @@ def check(
     with _bar() as tell:
         checked = check_results(folder, round_name, layer, jobs, tell)
     if to_json:
-        typer.echo(json.dumps(as_json(checked), indent=1))
+        typer.echo(json.dumps(as_plain(verdicts_of(checked)), indent=1))
     else:
         _print(checked, every=every)
     if not checked.accepted:
@@ -140,8 +141,8 @@ def _figures(one: Report) -> Iterator[tuple[str, str]]:
         yield "energy", f"{known['energy_per_inference_j']} J per inference, median of {known['windows']}"
     elif one.figures.get("metric") is not None:
         yield "metric", f"{known['metric']} {known['metric_unit']} ({known['scenario']}: {known['metric_formula']})"
-        mean = f"{known['duration_s']} s, mean {known['mean_w']} W of {known['samples']} samples"
-        yield "window", f"{mean}, {known['energy_j']} J; exact integral {known['integral_j']} J"
+        mean = f"{known['duration_s']} s, mean {known['power_w']} W of {known['samples']} samples"
+        yield "window", f"{mean}, {known['energy_j']} J; exact integral {known['integrated_j']} J"
 
 
 def _number(value: object) -> str:

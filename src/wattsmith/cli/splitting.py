@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wattsmith.cli.complaining import can_be_written
 from wattsmith.cli.tables import WIDTH_OF_FILES
 from wattsmith.flows.splitting import Cut, split_file
 from wattsmith.terms.cut import DATA, TRAINING, Place
@@ -51,6 +52,8 @@ def split_command(
 
     Example: wattsmith split train.py:step --plot cut.svg --save data.half
     """
+    can_be_written("--plot", plot, (".svg", ".png", ".html"))
+    can_be_written("--save", save)
     # What a step prints while it is watched is no part of the answer.
     with redirect_stdout(sys.stderr), Console(stderr=True).status("cutting …"):
         cut = split_file(

@@ -182,7 +182,7 @@ def _energies(window: Window) -> Table:
             " + ".join(domain.domain for domain in window.counted)
             + (" [yellow](simulated)[/yellow]" if window.simulated else ""),
             _energy(window.energy_j, window.error_j),
-            format_quantity(window.mean_power_w if window.complete else None, "power"),
+            format_quantity(window.power_w if window.complete else None, "power"),
         )
     return table
 

@@ -10,6 +10,7 @@ import typer.core
 from rich.console import Console
 from rich.table import Table
 
+from wattsmith.cli.complaining import can_be_written
 from wattsmith.flows.tuning import Goal, Manner, curve_in, draw, parse_knobs, replay_table, tune_command
 from wattsmith.flows.tuning_hardware import Means
 from wattsmith.terms.errors import BadInput
@@ -17,6 +18,7 @@ from wattsmith.terms.facts import as_plain
 from wattsmith.terms.quantity import format_quantity, parse_quantity
 from wattsmith.terms.tuning import Curve, Level, Trial, Tried, Tuned
 
+PICTURES = (".png", ".svg", ".pdf")
 UNITS = {"_s": "time", "_j": "energy", "_w": "power", "_bytes": "memory", "_hz": "frequency"}
 
 
@@ -97,6 +99,7 @@ def run(
 
     Example: wattsmith tune --knob batch=1,2,4,8 --limit 'latency_p99<=50ms' -- python serve.py --batch {batch}
     """
+    check_files(plot, trials)
     knobs = parse_knobs(knob or [], at or [])
     if not knobs:
         raise BadInput("there is no knob to turn: give one with its levels, such as --knob batch=8,16,32")
@@ -105,7 +108,7 @@ def run(
         knobs,
         goal_of(minimise, limit, budget, noise, least_gain, prime=[curve_in(path, knobs) for path in prime or []]),
         meters=meters,
-        timeout_s=None if timeout is None else parse_quantity(timeout, "time"),
+        timeout_s=None if timeout is None else positive_s("--timeout", timeout),
         trials=trials,
         watch=tell_trial,
         means=Means(socket=socket, shared=shared),
@@ -133,9 +136,23 @@ def replay(
 
     Example: wattsmith tune replay grid.csv --knob batch=64 --knob power_limit_w --limit 'time<=1.1x'
     """
+    check_files(plot)
     names = {name: at or None for name, _, at in (one.partition("=") for one in knob or [])}
     goal = goal_of(minimise, limit, budget, noise, least_gain)
     finish(replay_table(table, names, goal, watch=tell_trial), limits=limit, plot=plot, as_json=as_json)
+
+
+def check_files(plot: Path | None, trials: Path | None = None) -> None:
+    """What cannot be written is refused before the first trial."""
+    can_be_written("--plot", plot, PICTURES)
+    can_be_written("--trials", trials)
+
+
+def positive_s(option: str, text: str) -> float:
+    time_s = parse_quantity(text, "time")
+    if time_s <= 0:
+        raise BadInput(f"{option} must be positive, got {text!r}")
+    return time_s
 
 
 def goal_of(
@@ -190,9 +207,9 @@ def setting_text(setting: Mapping[str, Level]) -> str:
 
 def finish(found: Tuned, *, limits: Sequence[str] | None, plot: Path | None, as_json: bool) -> None:
     """Print what was found, and draw it if asked; exit with 1 where nothing surely keeps the limits."""
+    typer.echo(json.dumps(as_plain(found))) if as_json else print_tuned(found)
     if plot is not None:
         draw(found, limits or (), plot)
-    typer.echo(json.dumps(as_plain(found))) if as_json else print_tuned(found)
     if not found.recommendation.kept:
         raise typer.Exit(1)
 

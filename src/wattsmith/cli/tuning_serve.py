@@ -22,8 +22,10 @@ from wattsmith.cli.tuning import (
     Shared,
     Socket,
     Trials,
+    check_files,
     finish,
     goal_of,
+    positive_s,
     setting_text,
     tell_trial,
     tune,
@@ -92,7 +94,7 @@ def serve(
         str | None, typer.Option(help="Serve for so long and tune meanwhile, one safe step at a time.", metavar="TIME")
     ] = None,
     beside: Annotated[
-        int | None, typer.Option(help="With --live: fine-tune a copy meanwhile, in batches of N.", metavar="N")
+        int | None, typer.Option(help="With --live: fine-tune a copy meanwhile, in batches of N.", metavar="N", min=1)
     ] = None,
     socket: Socket = None,
     shared: Shared = False,
@@ -103,6 +105,7 @@ def serve(
 
     Example: wattsmith tune serve net.py:build --input 3x64x64 --rate 200 --knob batch=1,2,4 --limit 'latency_p99<=20ms'
     """
+    check_files(plot, trials)
     knobs = parse_knobs(knob or [], at or [], first=True)
     if not knobs:
         raise BadInput("there is no knob to turn: give one with its levels, such as --knob batch=1,2,4,8")
@@ -177,7 +180,7 @@ def _live(
     rates = _rates(rate or "")
     if len(limit or []) != 1:
         raise BadInput("a live search keeps one limit: --limit 'latency_p99<=50ms'")
-    each_s = parse_quantity(live, "time") / len(rates)
+    each_s = positive_s("--live", live) / len(rates)
     stretches = [Stretch(rate_hz=one, duration_s=each_s) for one in rates]
     tuned = None if beside is None else FineTuning(model, batch=beside, inputs=inputs, device=device)
     windows = []

@@ -93,7 +93,7 @@ def disclose_window(
     own = [
         Figure(name=f"duration{behind}", value=window.duration_s, unit="s"),
         Figure(name=f"energy{behind}", value=window.energy_j, unit="J", error=window.error_j),
-        Figure(name=f"mean power{behind}", value=window.mean_power_w, unit="W"),
+        Figure(name=f"mean power{behind}", value=window.power_w, unit="W"),
     ]
     return Disclosure(
         title=title or window.name,
