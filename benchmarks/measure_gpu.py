@@ -19,7 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from results.shape import bar, table
 from wattsmith.flows.measuring import open_session, wait_for_torch
 from wattsmith.measure.session import OpenWindow, Session
 from wattsmith.measure.timeline import Timeline
@@ -67,8 +69,24 @@ def main() -> int:
     show(rows)
     if options.json:
         figures = [{"what": r.what, "value": r.value, "unit": r.unit, "bar": r.bar, "met": r.met} for r in rows]
-        options.json.write_text(json.dumps({"facts": facts, "rows": figures}, indent=1) + "\n")
+        options.json.write_text(json.dumps(told_of(facts, figures), indent=1) + "\n")
     return 0 if all(row.met for row in rows) else 1
+
+
+def told_of(facts: dict[str, str], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is written: the figures, and the same as a table and bars."""
+    return {
+        "facts": facts,
+        "rows": rows,
+        "tables": [
+            table(facts["card"], ["what", "figure", "unit"], [[r["what"], r["value"], r["unit"]] for r in rows])
+        ],
+        "bars": [
+            bar(f"{r['what']}: at most {r['bar']:g} {r['unit']}", f"{r['value']:.3g} {r['unit']}", r["met"])
+            for r in rows
+            if r["bar"] is not None
+        ],
+    }
 
 
 def describe(session: Session) -> dict[str, str]:
@@ -135,14 +153,14 @@ def steady(session: Session) -> list[Row]:
             bar=3.0,
         ),
     ]
-    for duration_s, bar in ((0.1, 10.0), (1.0, 3.0)):
+    for duration_s, most in ((0.1, 10.0), (1.0, 3.0)):
         figures = [(w, w.result().domains[0]) for w in short[duration_s]]
         off = [100 * abs(d.energy_j / w.duration_s / rate_w - 1) for w, d in figures]
         stated = [100 * d.error_j / d.energy_j for _, d in figures]
         label = f"{len(off)} windows of {duration_s:g} s inside it, off the long-run rate"
         rows += [
             Row(what=f"{label}: median", value=statistics.median(off), unit="%"),
-            Row(what=f"{label}: largest", value=max(off), unit="%", bar=bar),
+            Row(what=f"{label}: largest", value=max(off), unit="%", bar=most),
             Row(what=f"{label}: stated error, median", value=statistics.median(stated), unit="%"),
         ]
     return rows

@@ -41,6 +41,7 @@ from reach.range import (
     verdicts,
 )
 from reach.tracing import NotTraced, Use, uses_of
+from results.shape import table
 from wattsmith.flows.recording import read_points
 from wattsmith.flows.records import runs_of
 from wattsmith.terms.errors import WattsmithError
@@ -67,7 +68,8 @@ def main() -> int:
         return 2
     recorded = recorded_places(known)
     figures: dict[str, Any] = {"record": str(options.points or options.record)} | counts_of(known, runs)
-    print(f"record: {figures['record']}, {told(figures)}")
+    figures["holds"] = told(figures)  # the number of operators gives way to what is found of them
+    print(f"record: {figures['record']}, {figures['holds']}")
     if not recorded:
         print("nothing to compute: there is no measured network")
         return 2
@@ -81,8 +83,29 @@ def main() -> int:
             draw(options.plot, uses, found, recorded)
     figures["published"] = published_figures(uses, options.data / "timm", recorded, memory_bytes)
     if options.json:
+        figures |= {"tables": tables_of(figures), "bars": []}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0 if uses else 2
+
+
+def tables_of(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was found, as tables: as much of it as could be computed."""
+    tables = []
+    heads = ["", "steps", "inside", "within", "distance, median", "95 %", "outside"]
+    for title, part in (("Real networks", "real"), ("Vision networks of timm's tables, roughly", "published")):
+        if figures.get(part):
+            rows = [
+                [name, row["steps"], f"{row['inside']:.0%}", f"{row['within']:.0%}", row["distance_median"],
+                 row["distance_95"], ", ".join(f"{side} {count}" for side, count in row["sides"].items())]
+                for name, row in figures[part]["rows"].items()
+            ]  # fmt: skip
+            tables.append(table(f"{title}, held against the record ({figures['holds']})", heads, rows))
+    if "operators" in figures:
+        names = ("flops_of_all", "flops_inside", "bytes_of_all", "bytes_inside")
+        rows = [[name, *(f"{row[one]:.1%}" for one in names)] for name, row in figures["operators"].items()]
+        heads = ["operator", "of operations", "of those, inside", "of bytes", "of those, inside"]
+        tables.append(table("Their calls, in classes whose mean call is of a measured size", heads, rows))
+    return tables
 
 
 def planned(points: Path) -> list[Known]:

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from results.shape import bar, table
 from wattsmith.flows.records import runs_of
 from wattsmith.terms.run import Run, Status
 
@@ -60,10 +61,13 @@ def main() -> int:
             worst_energy <= ENERGY_BAR,
         ),
     }
-    for bar, (worst, met) in bars.items():
-        print(f"{bar:<70} worst {worst:.1%}: {'met' if met else 'NOT MET'}")
+    for what, (worst, met) in bars.items():
+        print(f"{what:<70} worst {worst:.1%}: {'met' if met else 'NOT MET'}")
     if options.json:
-        told = {bar: {"worst": worst, "met": met} for bar, (worst, met) in bars.items()}
+        heads = ["point", "device", "time", "kernels", "energy"]
+        rows = [[pair.what, "busy" if pair.busy else "waits", *changes(pair)] for pair in pairs]
+        judged = [bar(what, f"worst {worst:.1%}", met) for what, (worst, met) in bars.items()]
+        told = {"tables": [table("The second measurement beside the first", heads, rows)], "bars": judged}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     return 0 if busy and all(met for _, met in bars.values()) else 1
 
@@ -92,14 +96,17 @@ def change(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after / before - 1
 
 
+def changes(pair: Pair) -> list[str]:
+    values = (pair.time_change, pair.kernel_change, pair.energy_change)
+    return [f"{value:+.1%}" if value is not None else "–" for value in values]
+
+
 def show(pairs: list[Pair]) -> None:
     print(f"{'point':<40} {'device':>8} {'time':>8} {'kernels':>8} {'energy':>8}")
     for pair in sorted(pairs, key=lambda pair: (not pair.busy, pair.what)):
-        cells = [
-            f"{value:+.1%}" if value is not None else "–"
-            for value in (pair.time_change, pair.kernel_change, pair.energy_change)
-        ]
-        print(f"{pair.what:<40} {'busy' if pair.busy else 'waits':>8} " + " ".join(f"{cell:>8}" for cell in cells))
+        print(
+            f"{pair.what:<40} {'busy' if pair.busy else 'waits':>8} " + " ".join(f"{cell:>8}" for cell in changes(pair))
+        )
     for busy, label in ((True, "device busy"), (False, "host's pace")):
         group = [abs(pair.time_change) for pair in pairs if pair.busy == busy]
         if group:

@@ -1,6 +1,6 @@
 """What the tables of published power results give, beside what was said of them: counts, trends, the paper's figures.
 
-    python benchmarks/report_analysis.py --data ../shared/data/mlperf [--json] [--page OUT.html]
+    python benchmarks/report_analysis.py --data ../shared/data/mlperf [--json FILE] [--page OUT.html]
 
 Prints every figure as it was said and as it comes out here. Exits with 1 when one that is known to repeat does not, or
 one that is known not to repeat now does.
@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from results.shape import bar, table
 from wattsmith.flows.report_analysis import load, summarise, write_page
 from wattsmith.report.analysis_claims import Outcome
 from wattsmith.report.analysis_folder import read_folder
@@ -24,7 +25,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "mlperf"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--page", type=Path, metavar="OUT.html", help="write the page as well")
     asked = parser.parse_args()
     if not asked.data.is_dir():
@@ -40,14 +41,12 @@ def main() -> int:
         print(wrong, file=sys.stderr)
         return 2
     took_s = time.perf_counter() - began_s
+    show(summary.claims)
+    print(f"\n{len(logs)} results worked out again from their logs; largest difference from the table:", end=" ")
+    print(f"{farthest(logs):.1e}")
+    print(f"{summary.results} results, {took_s:.1f} s")
     if asked.json:
-        told = {"claims": [as_plain(claim) | {"outcome": claim.outcome} for claim in summary.claims]}
-        print(json.dumps(told | {"results": summary.results, "logs": logs, "took_s": took_s}, indent=1))
-    else:
-        show(summary.claims)
-        print(f"\n{len(logs)} results worked out again from their logs; largest difference from the table:", end=" ")
-        print(f"{max((abs(log['apart_ratio']) for log in logs), default=0):.1e}")
-        print(f"{summary.results} results, {took_s:.1f} s")
+        asked.json.write_text(json.dumps(told_of(summary, logs, took_s), indent=1) + "\n")
     apart = [log for log in logs if abs(log["apart_ratio"]) > 1e-9]
     for claim in summary.mismatches:
         print(f"MISMATCH {claim.text}: said {claim.said}, here {claim.ours}", file=sys.stderr)
@@ -56,6 +55,33 @@ def main() -> int:
     if not summary.claims:
         print("MISMATCH: the table is too small to be the one that was spoken of", file=sys.stderr)
     return 1 if summary.mismatches or apart or not summary.claims else 0
+
+
+def farthest(logs) -> float:
+    return max((abs(log["apart_ratio"]) for log in logs), default=0.0)
+
+
+def told_of(summary, logs, took_s: float) -> dict[str, object]:
+    """What is written: the figures, and the same as tables and bars."""
+    heads = ["figure", "said by", "said", "here", "unit", "", "why"]
+    rows = [
+        [claim.text, claim.said_by, f"{claim.said:.6g}", "no table" if claim.ours is None else f"{claim.ours:.6g}",
+         claim.unit, claim.outcome.value, claim.why if claim.outcome is not Outcome.AGREES else ""]
+        for claim in summary.claims
+    ]  # fmt: skip
+    as_known = len(summary.claims) - len(summary.mismatches)
+    return {
+        "claims": [as_plain(claim) | {"outcome": claim.outcome} for claim in summary.claims],
+        "results": summary.results,
+        "logs": logs,
+        "took_s": took_s,
+        "tables": [table("What was said, and what comes out here", heads, rows)],
+        "bars": [
+            bar("every figure repeats, or does not, as is known", f"{as_known} of {len(rows)}", as_known == len(rows)),
+            bar(f"{len(logs)} results from their logs as in the table", f"{farthest(logs):.1e}",
+                bool(rows) and farthest(logs) <= 1e-9),
+        ],
+    }  # fmt: skip
 
 
 def from_logs(folder: Path) -> list[dict[str, object]]:

@@ -28,6 +28,7 @@ from typing import Any
 
 from report_cases.peer import OfficialChecker
 from report_cases.tampering import BEYOND, STOPPED, VARIANTS, Variant, tampered
+from results.shape import bar, table
 from wattsmith.flows.checking import Layer, Outcome, Report, Verdict, check
 from wattsmith.report.formats.mllog import LogEvent, loadgen_line, log_events
 from wattsmith.report.formats.spl import SplSample, spl_lines
@@ -308,6 +309,46 @@ def peer_on_cases(data: Path, rows: list[Told], peer: OfficialChecker) -> Told:
     return {"same": same, "cases": len(rows), "seconds_each": took_s / len(rows)}
 
 
+def rejected(told: list[Told], names: set[str]) -> list[str]:
+    """How many of these tampered results are rejected: by the round's own checker, by our official layer, strictly."""
+    done = [one for one in told if one["variant"] in names and one["nothing_to_change"] is None]
+    beside = [one for one in done if "peer" in one]
+    return [
+        f"{sum(one[layer] == 'rejected' for one in some)} of {len(some)}" if some else "–"
+        for layer, some in (("peer", beside), ("official", done), ("strict", done))
+    ]
+
+
+def tables_of(told: Told) -> list[Told]:
+    heads = ["case", "ours", "published", "apart", "official verdict", "strict verdict"]
+    rows = [
+        [row["case"], "none" if row["ours"] is None else f"{row['ours']:.9g}", f"{row['published']:.9g}",
+         f"{row['difference']:.1e}", row["official"], row["strict"]]
+        for row in (*told["inference"], *told["training"], *told["tiny"])
+    ]  # fmt: skip
+    groups = {
+        f"{len(some)} ways that the official checker {verb}": some
+        for verb, some in (
+            ("rejects", [one for one in VARIANTS if one.officially == "rejected"]),
+            ("accepts", [one for one in VARIANTS if one.officially == "accepted"]),
+        )
+    } | {one.name: [one] for one in ALL}
+    ways = [[name, *rejected(told["variants"], {one.name for one in some})] for name, some in groups.items()]
+    speed, peer = told["speed"], told.get("peer")
+    per_result = [["ours", f"{1000 * speed['cpu_s'] / speed['results']:.0f} ms of CPU", 1.0]]
+    if peer:
+        ratio = peer["seconds_each"] / (speed["cpu_s"] / speed["results"])
+        per_result.append(
+            ["the round's official checker, a process each", f"{1000 * peer['seconds_each']:.0f} ms", ratio]
+        )
+    return [
+        table("Published figures: W, J or mJ per query; kJ; µJ per inference", heads, rows),
+        table("Tampered results that are rejected", ["way to tamper", "the round's official checker",
+              "our official layer", "our strict layer"], ways),
+        table("Time for one result", ["checker", "time", "÷ ours"], per_result),
+    ]  # fmt: skip
+
+
 def bars_of(told: Told) -> list[Bar]:
     rows = [*told["inference"], *told["training"], *told["tiny"]]
     worst = max(row["difference"] for row in rows)
@@ -399,7 +440,7 @@ def main() -> int:
     for words, value, met in bars:
         print(f"{words:<64} {value:>12}  {'met' if met else 'NOT MET'}")
     if options.json:
-        told["bars"] = {words: {"value": value, "met": met} for words, value, met in bars}
+        told |= {"tables": tables_of(told), "bars": [bar(*one) for one in bars]}
         options.json.write_text(json.dumps(told, indent=1, default=str) + "\n")
     return 0 if all(met for _, _, met in bars) else 1
 

@@ -1,6 +1,6 @@
 """Whole sessions on loopback: our client against the simulated daemon under LoadGen; both checkers on what came of it.
 
-    python benchmarks/report_loopback.py [--official DIR] [--seconds N] [--json]
+    python benchmarks/report_loopback.py [--official DIR] [--seconds N] [--json FILE]
 
 DIR is a copy of mlcommons/power-dev, a git repository. With it, the official checker is run on our sessions, its own
 client and director drive our stand-in for the daemon, and both checkers look at what they wrote. Exits with 1 when a
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from report_cases.peer import OfficialChecker
 from report_cases.workflow import NotPossible, official_session
+from results.shape import bar, table
 from wattsmith.flows.report_session import HowToRun, SessionPlan, run
 from wattsmith.report.checks.findings import Layer, Outcome
 from wattsmith.report.checks.judging import judge_inference
@@ -48,7 +49,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--official", type=Path, metavar="DIR")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="N")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--data", type=Path, help="accepted like in all benchmarks; not needed here")
     asked = parser.parse_args()
     if not has_loadgen():
         print("SKIPPED: LoadGen is not installed: pip install 'wattsmith[loadgen]'", file=sys.stderr)
@@ -62,12 +64,28 @@ def main() -> int:
             told.append(theirs(scratch, asked.official, asked.seconds, allowed - OURS, peer))
         else:
             print("NOT COMPARED: give a copy of mlcommons/power-dev with --official", file=sys.stderr)
+    for one in told:
+        show(one)
     if asked.json:
-        print(json.dumps(told, indent=1))
-    else:
-        for one in told:
-            show(one)
+        asked.json.write_text(json.dumps(told_of(told, asked.seconds), indent=1) + "\n")
     return 0 if all(one["as_expected"] for one in told) else 1
+
+
+def told_of(sessions: list[dict], seconds: float) -> dict:
+    """What is written: the sessions, and the same as a table and bars."""
+    heads = ["session", "window s", "mean W", "metric", "checks that fail", "official checks that come out the same"]
+    rows, bars = [], []
+    for one in sessions:
+        if "skipped" in one:
+            bars.append(bar(f"{one['name']}: nothing fails but what must", one["skipped"], None))
+            continue
+        failed = f"{len(one['evidence'])} of {len(one['checks'])}"
+        there = one.get("official", {})
+        same = f"{len(there) - len(one['differ'])} of {len(there)}" if there else "not compared"
+        figures = [f"{one[name]:.3f}" if name in one else None for name in ("window_s", "power_w", "metric")]
+        rows.append([one["name"], *figures, failed, same])
+        bars.append(bar(f"{one['name']}: nothing fails but what must", f"{failed} fail", one["as_expected"]))
+    return {"sessions": sessions, "tables": [table(f"{seconds:g} s and more each", heads, rows)], "bars": bars}
 
 
 def ours(scratch, scenario, seconds, allowed, peer) -> dict:

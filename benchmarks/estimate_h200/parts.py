@@ -18,10 +18,11 @@ from estimate_public.rows import Row
 from wattsmith.estimate.answer import Answer, Conditions, answer
 from wattsmith.estimate.baselines import predictor
 from wattsmith.estimate.costs import Regime, Step, timed_steps
-from wattsmith.estimate.device import Switches
+from wattsmith.estimate.device import Switches, compiled
+from wattsmith.estimate.fused import Fused
 from wattsmith.estimate.host import host_time_s
 from wattsmith.estimate.memory import Peaks
-from wattsmith.flows.devices import KnownDevice, known_device
+from wattsmith.flows.devices import KnownDevice, eager_calls, known_device
 from wattsmith.store.lines import LinesStore
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.run import Run
@@ -116,24 +117,24 @@ def rows(_data: Path) -> list[Row]:
     step = errors(bound, lambda one: one.said.step_s.value, lambda one: one.run.times.mean_s)
     energy = errors(bound, lambda one: one.said.step_energy_j.value, lambda one: one.run.consumption.step_energy_j)
     memory = errors(
-        every, lambda one: one.said.memory.allocated_bytes.value, lambda one: one.run.consumption.peak_tensor_bytes
+        every, lambda one: one.said.memory.peak_tensor_bytes.value, lambda one: one.run.consumption.peak_tensor_bytes
     )
     right = [one.said.host_bound == one.run.times.host_bound for one in every]
     figures = {
         "device time": [(one.said.busy_s, one.run.times.busy_s) for one in every],
         "step": [(one.said.step_s, one.run.times.mean_s) for one in every],
         "energy": [(one.said.step_energy_j, one.run.consumption.step_energy_j) for one in every],
-        "peak memory": [(one.said.memory.allocated_bytes, one.run.consumption.peak_tensor_bytes) for one in every],
+        "peak memory": [(one.said.memory.peak_tensor_bytes, one.run.consumption.peak_tensor_bytes) for one in every],
     }
     host = [one.said.host_s.value / host_time_s(one.run.times) for one in every]
     holding = errors(
-        every, lambda one: one.said.memory.held_bytes.value, lambda one: one.run.consumption.peak_held_bytes
+        every, lambda one: one.said.memory.peak_held_bytes.value, lambda one: one.run.consumption.peak_held_bytes
     )
     watched = [one for one in every if one.run.calls]
     untraced = errors(
         watched, lambda one: one.traced_bytes, lambda one: sum(call.moved_bytes for call in one.run.calls)
     )
-    held = [one.said.memory.held_bytes.high >= one.run.consumption.peak_held_bytes for one in every]
+    held = [one.said.memory.peak_held_bytes.high >= one.run.consumption.peak_held_bytes for one in every]
     simple = {
         name: errors(every, lambda one, name=name: one.simple_s[name], lambda one: one.run.times.busy_s)
         for name in SIMPLE
@@ -159,6 +160,7 @@ def rows(_data: Path) -> list[Row]:
         Row(test="H200, device time", measure="MAPE", ours=statistics.fmean(busy), at_most=12, others=means,
             rows=len(every), note=f"worst {worst[0]:.0f} %: {worst[1].name}"),
         *(torch_row(way, [one for one in every if way in one.torch_s], len(every)) for way in TORCH),
+        compiled_row(),
         Row(test="H200, step where device-bound", measure="median", ours=statistics.median(step), at_most=8,
             others={name: statistics.median(some) for name, some in simple_step.items()}, rows=len(bound)),
         Row(test="H200, step where device-bound", measure="MAPE", ours=statistics.fmean(step), at_most=12,
@@ -196,6 +198,25 @@ def torch_row(way: str, some: Sequence[Case], of: int) -> Row:
                others={name: statistics.fmean(theirs)}, rows=len(some),
                note=f"{len(some)} of {of} tried or possible; medians {statistics.median(ours):.1f} and "
                     f"{statistics.median(theirs):.1f} %")  # fmt: skip
+
+
+def compiled_row() -> Row:
+    """Recorded compiled steps, each estimated from what compiling did to the others."""
+    device = known_device("h200", "h200")
+    steps = [device.model.beside(run, eager_calls(run)) for run in device.runs if compiled(run)]
+    ours, eager = [], []
+    for at, one in enumerate(steps):
+        fused = Fused.learn(steps[:at] + steps[at + 1 :])
+        ours.append(fused.applied(one.eager).whole_s / one.busy_s)
+        eager.append(one.eager.whole_s / one.busy_s)
+    return Row(test="H200, device time of compiled steps that infer, each left out", measure="MAPE",
+               ours=_off(ours), others={"eager": _off(eager)}, rows=len(steps),
+               note=f"estimated of measured {min(ours):.2f} to {max(ours):.2f}, the eager step {min(eager):.2f} to "
+                    f"{max(eager):.2f}")  # fmt: skip
+
+
+def _off(ratios: Sequence[float]) -> float:
+    return 100 * statistics.fmean(abs(one - 1) for one in ratios)
 
 
 def _wrong(every: Sequence[Case], right: Sequence[bool]) -> str:

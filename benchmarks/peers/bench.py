@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.talk import Tool
+from results.shape import Cell, shown
 from wattsmith.sim.nvml import SimulatedNvml
 
 OURS, ZEUS, CODECARBON = "Wattsmith", "Zeus", "CodeCarbon"
@@ -17,8 +18,6 @@ MODULES = {OURS: "with_wattsmith", ZEUS: "with_zeus", CODECARBON: "with_codecarb
 POLL_S = 0.1
 COUNTER_READ_S = 0.003  # what a read of the energy counter takes on an H200
 CONSTANT_LOAD = 1 / 3  # 300 W on the simulated H200
-
-Cell = str | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +114,6 @@ def ratios(bench: Bench, figures: Mapping[str, float | None]) -> list[Cell]:
     ours = figures[OURS]
     peers = [figures.get(tool) for tool in bench.tools if tool != OURS]
     return [None if peer is None or not ours else peer / ours for peer in peers]
-
-
-def shown(cell: Cell) -> str:
-    if cell is None:
-        return "–"
-    if isinstance(cell, str):
-        return cell
-    return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
 
 
 def show(table: Table) -> None:

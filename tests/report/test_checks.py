@@ -339,7 +339,7 @@ class TestFigures:
 
     def test_mean_and_integral_stand_side_by_side(self, folder):
         figures = judge_inference(folder, folder, "x", "v4.0").figures
-        assert (figures["mean_w"], figures["energy_j"], figures["integral_j"]) == (
+        assert (figures["power_w"], figures["energy_j"], figures["integrated_j"]) == (
             200.0,
             20_000.0,
             pytest.approx(20_000.0),

@@ -1,0 +1,1 @@
+"""What the benchmarks found, one file each, and the page that is made of them."""
