@@ -104,6 +104,30 @@ def test_no_more_than_busy_power_is_ever_counted(clock, cpus):
     assert counted_j(meter) == pytest.approx(65.0)
 
 
+def test_a_tick_that_comes_late_is_counted_later_at_no_more_than_busy_power(clock, cpus):
+    meter = find_modelled(clock, "10W-50W", busy_s=cpus, cpus=1)[0]
+    clock.sleep_s(1.0)
+    assert counted_j(meter) == pytest.approx(10.0)
+    cpus.busy_s += 2.0  # the whole second before, and this one
+    clock.sleep_s(1.0)
+    assert counted_j(meter) == pytest.approx(60.0)
+    clock.sleep_s(1.0)
+    assert counted_j(meter) == pytest.approx(110.0)  # three seconds, two of them busy
+
+
+@given(steps=st.lists(st.tuples(st.floats(0, 10), st.floats(-1, 50)), max_size=10))
+def test_between_two_readings_power_lies_between_idle_and_busy(steps):
+    clock, cpus = SimulatedClock(), Cpus()
+    meter = find_modelled(clock, "10W-65W", busy_s=cpus, cpus=4)[0]
+    before_j = 0.0
+    for duration_s, busy_s in steps:
+        clock.sleep_s(duration_s)
+        cpus.busy_s += busy_s
+        now_j = counted_j(meter)
+        assert 10 * duration_s - 1e-9 <= now_j - before_j <= 65 * duration_s + 1e-9
+        before_j = now_j
+
+
 @given(steps=st.lists(st.tuples(st.floats(0, 10), st.floats(-1, 10)), max_size=10))
 def test_the_counter_never_goes_back_even_if_busy_time_does(steps):
     clock, cpus = SimulatedClock(), Cpus()

@@ -59,7 +59,7 @@ class ModelledMeter:
     def __init__(self, clock: Clock, model: PowerModel, busy_s: Callable[[], float], cpus: int) -> None:
         self._clock, self._model, self._busy_s, self._cpus = clock, model, busy_s, cpus
         self._began_s, self._busy_before_s = clock.now_s(), busy_s()
-        self._last_j = 0.0
+        self._last_s, self._last_j = self._began_s, 0.0
         self._open = True
         self.card = MeterCard(
             domain="cpu-package:modelled",
@@ -76,8 +76,12 @@ class ModelledMeter:
             raise MeterLost(f"{self.card.domain} was closed")
         busy_s = (self._busy_s() - self._busy_before_s) / self._cpus
         now_s = self._clock.now_s()
-        # The kernel's busy time may step back a little when a CPU is switched off.
-        self._last_j = max(self._last_j, self._model.energy_j(now_s - self._began_s, max(0.0, busy_s)))
+        told_j = self._model.energy_j(now_s - self._began_s, max(0.0, busy_s))
+        # The kernel's busy time comes in ticks, and steps back a little when a CPU is switched off: between two readings
+        # the counter moves by what the model can draw, and takes the rest with the next.
+        step_s = now_s - self._last_s
+        least_j, most_j = self._last_j + self._model.idle_w * step_s, self._last_j + self._model.busy_w * step_s
+        self._last_s, self._last_j = now_s, min(max(told_j, least_j), most_j)
         return Readings(counter=CounterReading(now_s, self._last_j))
 
     def close(self) -> None:
