@@ -77,8 +77,8 @@ class ModelledMeter:
         busy_s = (self._busy_s() - self._busy_before_s) / self._cpus
         now_s = self._clock.now_s()
         told_j = self._model.energy_j(now_s - self._began_s, max(0.0, busy_s))
-        # The kernel's busy time comes in ticks, and steps back a little when a CPU is switched off: between two readings
-        # the counter moves by what the model can draw, and takes the rest with the next.
+        # The kernel's busy time comes in ticks, and steps back a little when a CPU is switched off: between two
+        # readings the counter moves by what the model can draw, and takes the rest with the next.
         step_s = now_s - self._last_s
         least_j, most_j = self._last_j + self._model.idle_w * step_s, self._last_j + self._model.busy_w * step_s
         self._last_s, self._last_j = now_s, min(max(told_j, least_j), most_j)
