@@ -113,19 +113,23 @@ def test_regimes_with_few_runs_lean_on_the_device_as_a_whole():
     assert "too little was measured in this regime: fp32, infer" in said.standing.reasons
 
 
+def cpu_s(work) -> float:
+    """What WORK takes of the processor, whatever else runs on it."""
+    began_s = time.process_time()
+    work()
+    return time.process_time() - began_s
+
+
 def test_one_estimate_takes_less_than_fifty_milliseconds(whole):
     one = record()[11].step
     whole.estimate(one)
-    began_s = time.perf_counter()
-    whole.estimate(one)
-    assert time.perf_counter() - began_s < 0.05
+    assert cpu_s(lambda: whole.estimate(one)) < 0.05
 
 
 def test_a_thousand_take_less_than_a_second(whole):
     asked = [row.step for row in record()] * 16
-    began_s = time.perf_counter()
-    assert len(whole.estimates(asked)) == 1_024
-    assert time.perf_counter() - began_s < 1.0
+    assert len(asked) == 1_024
+    assert cpu_s(lambda: whole.estimates(asked)) < 1.0
 
 
 @settings(deadline=None)
