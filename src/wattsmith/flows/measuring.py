@@ -5,7 +5,6 @@ import functools
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from wattsmith.measure.discover import find_meters
 from wattsmith.measure.replay import replay_windows
 from wattsmith.measure.session import OpenWindow, Session
 from wattsmith.measure.timeline import Timeline
-from wattsmith.terms.clock import RealClock
+from wattsmith.terms.clock import RealClock, find_wall_ahead_s
 from wattsmith.terms.energy import Window
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.ports import Gauge
@@ -44,7 +43,7 @@ def open_session(
         raise BadInput(f"poll_hz must be positive, got {poll_hz}")
     clock = RealClock()
     found = find_meters(meters, clock, poll_hz=poll_hz, use_counter=use_counter)
-    wall_ahead_s = time.time() - clock.now_s()
+    wall_ahead_s = find_wall_ahead_s(clock)
     if timeline is not None:
         timeline.start([meter.card for meter in found.meters], found.missing, wall_ahead_s)
     return Session(

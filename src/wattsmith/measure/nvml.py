@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from wattsmith.measure.visible import visible_gpus
+from wattsmith.terms.clock import find_wall_ahead_s
 from wattsmith.terms.energy import CounterReading, MeterCard, PowerSample, Readings, Source
 from wattsmith.terms.errors import MeterLost, MeterMissed, MeterUnavailable
 from wattsmith.terms.machine import GaugeReading, Gpu
@@ -205,7 +206,7 @@ class NvmlMeter:
         self._clock = clock
         self._wall_s = wall_s
         self._closed = False
-        self._ahead_s = wall_s() - clock.now_s()
+        self._ahead_s = find_wall_ahead_s(clock, wall_s)
         self._seen_us = 0  # time stamp of the newest sample taken
         nvml.nvmlInit()  # counted by the driver; undone in close()
         name = nvml.nvmlDeviceGetName(handle)
@@ -280,8 +281,8 @@ class NvmlMeter:
             return replace(readings, counter=self._count()) if counter else readings
 
     def _drain(self) -> Readings:
+        ahead_s = find_wall_ahead_s(self._clock, self._wall_s)  # the driver stamps its samples with the wall clock
         now_s = self._clock.now_s()
-        ahead_s = self._wall_s() - now_s  # the driver stamps its samples with the wall clock
         stepped_s = ahead_s - self._ahead_s
         self._ahead_s = ahead_s
         if abs(stepped_s) > WALL_CLOCK_STEP_S:

@@ -7,7 +7,6 @@ somebody asks for it.
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from datetime import UTC, datetime
 
 from wattsmith.measure.tape import Mark, energy_between
 from wattsmith.measure.track import Listener, Track
-from wattsmith.terms.clock import RealClock
+from wattsmith.terms.clock import RealClock, find_wall_ahead_s
 from wattsmith.terms.energy import REST, MeterCard, Phase, Window
 from wattsmith.terms.errors import BadTerm, MeterLost, MeterMissed
 from wattsmith.terms.machine import GaugeReading
@@ -235,7 +234,7 @@ class Session:
         self._gauge_listeners = gauge_listeners
         self._span_listeners = span_listeners
         self._now_s = self.clock.now_s
-        self.wall_ahead_s = time.time() - self._now_s() if wall_ahead_s is None else wall_ahead_s
+        self.wall_ahead_s = find_wall_ahead_s(self.clock) if wall_ahead_s is None else wall_ahead_s
         self._pending: deque[Edge] = deque()
         self._ended: deque[tuple[Span, Edge]] = deque()
         self._open: dict[int, OpenWindow] = {}
