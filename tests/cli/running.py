@@ -25,7 +25,7 @@ def wattsmith(*arguments, environment=None, **more):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=150,  # of a busy machine
         **more,
     )
 

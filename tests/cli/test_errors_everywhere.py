@@ -357,15 +357,18 @@ def test_a_reader_that_leaves_is_no_error():
     assert done.stderr == ""
 
 
-def test_ctrl_c_ends_with_130_and_without_a_word_too_much():
+def test_ctrl_c_ends_with_130_and_without_a_word_too_much(tmp_path):
+    began = tmp_path / "began"
     process = subprocess.Popen(
-        [WATTSMITH, "tune", "run", "--knob", "batch=1,2", "--", "sleep", "30"],
+        [WATTSMITH, "tune", "run", "--knob", "batch=1,2", "--", "sh", "-c", f"touch {began}; sleep 30"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    time.sleep(4)
+    while not began.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130

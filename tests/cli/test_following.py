@@ -47,7 +47,7 @@ def machine(gpus, tmp_path, monkeypatch):
 
 def test_the_settings_hold_until_it_is_over_and_come_back(machine, tmp_path):
     card, environment = machine
-    done = wattsmith("control", "follow", plan(tmp_path / "left.json", for_s=3.0), environment=environment)
+    done = wattsmith("control", "follow", plan(tmp_path / "left.json", for_s=6.0), environment=environment)
     assert done.returncode == 0, done.stderr
     assert "gpu:0/power_limit=400.0" in done.stderr
     calls = [one.arguments[0] for one in card.setting_calls()]

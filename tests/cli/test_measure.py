@@ -134,14 +134,14 @@ def test_a_modelled_figure_says_so_in_its_row(no_meters):
 
 
 def test_children_are_counted(no_meters):
-    busy = "import time; e = time.monotonic() + 1.0\nwhile time.monotonic() < e: pass"
+    busy = "import time\nwhile time.process_time() < 1: pass"
     program = (
         f"import subprocess, sys; busy = {busy!r}; b = bytearray(100 * 2**20)\n"
         "for p in [subprocess.Popen([sys.executable, '-c', busy]) for _ in range(2)]: p.wait()"
     )
     use = measured("--", *python(program), environment=no_meters)["use"]
     assert use["processes"] == 3
-    assert use["cpu_s"] > 0.8  # two of 1 s each, on a machine with other work
+    assert use["cpu_s"] > 0.8  # two of 1 s each, less what came after the last look
     assert use["peak_memory_bytes"] > 100 * 2**20
 
 
@@ -194,7 +194,7 @@ def test_json_does_not_take_the_command_for_its_file(no_meters, tmp_path):
 
 
 def test_a_process_that_runs_already_is_measured_until_it_ends(gpus):
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(2.5)"])
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(5)"])
     done = wattsmith("measure", "--json", "--pid", sleeper.pid, environment=gpus(0.5).environment())
     sleeper.wait()
     result = json.loads(done.stdout)

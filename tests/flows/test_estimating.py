@@ -334,7 +334,7 @@ class TestThisMachine:
     def test_power_that_was_modelled_says_so(self, cpu):
         found = estimated(Net, "8", device=cpu)
         drawn_w = [run.consumption.power_w for run in cpu.runs if run.consumption is not None]
-        assert 10 <= min(drawn_w) <= max(drawn_w) <= 65  # as the meter is told
+        assert 10 <= min(drawn_w) <= max(drawn_w) <= 65 * (1 + 1e-9)  # as the meter is told
         assert 0.9 * min(drawn_w) <= found.power_w.value <= 1.05 * max(drawn_w)
         assert "power and energy rest on a model, not on a meter" in found.notes[-1]
 
@@ -390,12 +390,12 @@ class TestSpeed:
         traced, _ = traced_step(loaded, how)
         took_s = []
         for _ in range(7):
-            began_s = time.perf_counter()
+            began_s = time.process_time()
             estimate_of(traced, h200(), how, batch=64)
-            took_s.append(time.perf_counter() - began_s)
+            took_s.append(time.process_time() - began_s)
         with capsys.disabled():
             print(f" {1000 * min(took_s):.0f} ms", end="")  # noqa: T201 - the bar is 50 ms on an idle core
-        assert min(took_s) < 0.5  # beside another file of tests, on shared cores
+        assert min(took_s) < 0.5  # on cores that others share
 
 
 class TestBadInput:

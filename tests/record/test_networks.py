@@ -273,6 +273,7 @@ def test_every_network_steps_on_a_gpu_in_every_precision(name):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its compiler
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.timeout(600)  # a C++ compiler, beside other tests
 def test_a_compiled_network_gives_what_the_eager_one_gives():
     eager, compiled = (build(small("mlp", mode="infer", compiled=one), "cpu", seed=1) for one in (False, True))
     with eager, compiled:

@@ -243,12 +243,12 @@ def test_a_users_own_model_is_traced_too():
 
 
 def test_large_networks_are_traced_in_seconds():
-    began = time.monotonic()
+    began_s = time.process_time()
     resnet = {"image": 224, "width": 64, "blocks": 4, "stages": 4, "classes": 1000}
     structure("bottleneck", 32, parameters=resnet, optimizer="adamw")
     bert = {"sequence": 512, "width": 768, "heads": 12, "layers": 12, "vocabulary": 30_522}
     structure("transformer-encoder", 8, parameters=bert, optimizer="adamw")
-    assert time.monotonic() - began < 6
+    assert time.process_time() - began_s < 6
 
 
 @pytest.mark.parametrize("name", FAMILIES)
