@@ -231,6 +231,16 @@ class TestInputs:
         with pytest.raises(BadInput, match="at least 1 sample, got 0"):
             loaded_small("Net", batch=0)
 
+    def test_a_batch_that_no_memory_holds_is_refused(self):
+        with pytest.raises(InputsDoNotFit, match=r"1000000000000000000000x8 float32 is larger than any memory"):
+            loaded_small("Net", inputs="8", batch=10**21)
+        with pytest.raises(InputsDoNotFit, match="does not fit into this machine's memory"):
+            load_model(f"{SMALL}:Net", inputs="8", batch=10**15, device="cpu")
+
+    def test_more_passes_than_can_be_traced_are_refused(self):
+        with pytest.raises(BadInput, match="1 to 10000 passes, each of which is traced; got 10001"):
+            step_of(loaded_small("Net", inputs="8"), accumulation=10_001)
+
     def test_another_batch_is_the_same_model_with_more_samples(self):
         loaded = loaded_small("Net", batch=2)
         more = with_batch(loaded, 64)
@@ -318,7 +328,7 @@ class TestSteps:
             ({"optimizer": "lion"}, "there is no optimizer 'lion'; there are sgd, adam, adamw, none"),
             ({"precision": "fp8"}, "there is no precision 'fp8'"),
             ({"layout": "diagonal"}, "there is no layout 'diagonal'"),
-            ({"accumulation": 0}, "at least 1 pass, got 0"),
+            ({"accumulation": 0}, "1 to 10000 passes, each of which is traced; got 0"),
         ],
     )
     def test_a_choice_that_there_is_not_lists_those_there_are(self, options, told):

@@ -1,5 +1,6 @@
 """Example inputs of a model, as a user writes them: sizes without the batch, such as 3x224x224 or 128:int64."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from wattsmith.flows.models.problems import InputsDoNotFit, told_shape
 
 _WRITTEN = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>\d+(?:[x×*]\d+)*)?(?::(?P<dtype>\w+))?")
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "float": "float32", "int": "int64", "long": "int64"}
+LARGEST_BYTES = 2**60  # PyTorch counts bytes in 64 bits; a step needs some room above its input
 DTYPES = (
     *("float32", "float64", "float16", "bfloat16", "complex64"),
     *("int64", "int32", "int16", "int8", "uint8", "bool"),
@@ -94,9 +96,17 @@ def tensor_of(sizes: Sequence[int], dtype: str, device: str) -> Any:
     import torch
 
     kind = getattr(torch, dtype)
-    if device != "meta" and kind.is_floating_point:
-        return torch.randn(*sizes, device=device).to(kind)
-    return torch.zeros(*sizes, dtype=kind, device=device)
+    told, smaller = f"an input of {'x'.join(map(str, sizes))} {dtype}", "give a smaller batch or --input"
+    if math.prod(sizes) * kind.itemsize > LARGEST_BYTES:
+        raise InputsDoNotFit(f"{told} is larger than any memory; {smaller}")
+    try:
+        if device != "meta" and kind.is_floating_point:
+            return torch.randn(*sizes, device=device).to(kind)
+        return torch.zeros(*sizes, dtype=kind, device=device)
+    except RuntimeError as too_large:
+        if "allocate memory" not in str(too_large):
+            raise
+        raise InputsDoNotFit(f"{told} does not fit into this machine's memory; {smaller}") from too_large
 
 
 def inputs_of_shapes(shapes: Sequence[InputShape], batch: int, device: str) -> Inputs:

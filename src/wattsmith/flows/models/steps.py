@@ -23,6 +23,7 @@ _CHOICES = {
     "layout": ("contiguous", "channels-last"),
     "optimizer": (*OPTIMIZERS, None),
 }
+MOST_PASSES = 10_000  # over which a step gathers gradients
 OwnStep = Callable[..., object]  # takes model, optimizer and inputs; or nothing
 
 
@@ -100,8 +101,10 @@ def _check(loaded: LoadedModel, given: dict[str, str | None], accumulation: int)
         if value not in _CHOICES[name]:
             allowed = ", ".join("none" if one is None else one for one in _CHOICES[name])
             raise BadInput(f"there is no {name} {value!r}; there are {allowed}")
-    if accumulation < 1:
-        raise BadInput(f"gradients accumulate over at least 1 pass, got {accumulation}")
+    if not 1 <= accumulation <= MOST_PASSES:
+        raise BadInput(
+            f"gradients accumulate over 1 to {MOST_PASSES} passes, each of which is traced; got {accumulation}"
+        )
     if loaded.kind == "onnx" and given["mode"] == "train":
         raise BadInput("an ONNX file holds the forward pass alone: use mode 'infer', or give the Python model")
 
