@@ -42,7 +42,7 @@ def main() -> int:
         how = HowToRecord(
             preset=preset,
             device=device,
-            db=str(Path(folder) / "speed.jsonl"),
+            record=str(Path(folder) / "speed.jsonl"),
             budget_s=None if options.minutes is None else 60 * options.minutes,
             points=options.points,
         )

@@ -136,6 +136,22 @@ def test_a_limit_that_holds_nothing_is_refused():
         iter(Feeder(Plain(4), num_workers=1, memory_limit_bytes=10))
 
 
+@pytest.mark.parametrize(
+    ("absurd", "told"),
+    [
+        ({"num_workers": 1.5}, "num_workers is a whole number"),
+        ({"num_workers": "many"}, "'many'"),
+        ({"seed": "x"}, "seed is a whole number, got 'x'"),
+        ({"lease_s": -1}, "lease_s must be positive, got -1"),
+        ({"lease_s": 0}, "lease_s must be positive, got 0"),
+        ({"window": 3}, "wattsmith.measure"),
+    ],
+)
+def test_absurd_arguments_are_refused_at_once(absurd, told):
+    with pytest.raises(BadTerm, match=told):
+        Feeder(Plain(4), **absurd)
+
+
 def test_a_timeout_is_honoured():
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.2 seconds"):
         next(iter(Feeder(Slow(4, 1.0), num_workers=1, timeout=0.2)))

@@ -303,7 +303,7 @@ class TestOtherDevices:
 def cpu(tmp_path_factory):
     """This machine's CPU, after the smallest of records."""
     place = str(tmp_path_factory.mktemp("record") / "cpu.jsonl")
-    record(preset="smoke", device="cpu", threads=1, meters="modelled:10W-65W", db=place)
+    record(preset="smoke", device="cpu", threads=1, meters="modelled:10W-65W", record=place)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         return known_device("cpu", place)

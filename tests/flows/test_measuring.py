@@ -137,3 +137,11 @@ def test_absurd_arguments_are_refused():
         wattsmith.open_session("gppu")
     with pytest.raises(BadTerm, match="no window 'never begun' is open"):
         wattsmith.end("never begun")
+    with pytest.raises(BadInput, match=r"such as \"auto\" or \"gpu,cpu\", got \['gpu'\]"):
+        wattsmith.begin("epoch", meters=["gpu"])
+    with pytest.raises(BadInput, match=r"a window has a name, such as measure\(\"epoch\"\), got <function"):
+        wattsmith.measure(test_absurd_arguments_are_refused)
+    with pytest.raises(BadInput, match="a window has a name"):
+        wattsmith.end(3)
+    with pytest.raises(BadInput, match="sync is True, or a function"):
+        wattsmith.measure("epoch", sync="cuda")

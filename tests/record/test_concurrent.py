@@ -49,7 +49,7 @@ def test_what_goes_wrong_in_one_is_told():
 
 def test_a_record_with_concurrency_says_so(tmp_path):
     place = str(tmp_path / "record.jsonl")
-    record(HowToRecord(preset="smoke", device="cpu", db=place, budget_s=4, concurrency=2, window_s=0.1))
+    record(HowToRecord(preset="smoke", device="cpu", record=place, budget_s=4, concurrency=2, window_s=0.1))
     runs = runs_of(place)
     assert runs
     assert {run.setting.concurrency for run in runs} == {2}

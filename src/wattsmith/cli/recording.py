@@ -95,7 +95,7 @@ def run(
         sample=sample,
         device=device,
         meters=meters,
-        db=db,
+        record=db,
         budget_s=_budget_s(longest, minutes),
         threads=threads,
         concurrency=concurrency,

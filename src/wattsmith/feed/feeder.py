@@ -101,8 +101,9 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
             self._elastic = Elastic(max_workers, watts, member_of(pool, token_file))
         elif pool is not None or watts is not None:
             raise BadTerm(f'pool and watts are for num_workers="auto", got {num_workers!r}')
-        if isinstance(num_workers, str) and num_workers != AUTO:
-            raise BadTerm(f'num_workers is a number or "auto", got {num_workers!r}')
+        if num_workers is not None and num_workers != AUTO and not isinstance(num_workers, int):
+            raise BadTerm(f'num_workers is a whole number or "auto", got {num_workers!r}')
+        _refuse_absurd(seed, lease_s, window)
         workers = self._elastic.first if self._elastic is not None else (num_workers or 0)
         super().__init__(
             dataset,
@@ -372,3 +373,12 @@ def _tick(elastic: Elastic | None, live: LiveLine | None, counts: Counts, feeder
 
 
 __all__ = ["Feeder"]
+
+
+def _refuse_absurd(seed: object, lease_s: float | None, window: object) -> None:
+    if seed is not None and not isinstance(seed, int):
+        raise BadTerm(f"seed is a whole number, got {seed!r}")
+    if lease_s is not None and not lease_s > 0:  # a worker would be late before it began
+        raise BadTerm(f"lease_s must be positive, got {lease_s!r}")
+    if window is not None and not hasattr(window, "phase"):
+        raise BadTerm(f"window is one of wattsmith.measure, as in `with measure(...) as window`, got {window!r}")

@@ -60,6 +60,8 @@ def open_session(
 
 def session_for(meters: str = "auto") -> Session:
     """The session that this process shares for METERS; started when first asked for."""
+    if not isinstance(meters, str):
+        return open_session(meters)  # which refuses it
     session = _sessions.get(meters)
     if session is None:
         with _starting:
@@ -93,7 +95,7 @@ class measure:  # noqa: N801 - reads as a verb: `with measure("epoch"):`
     """
 
     def __init__(self, name: str, *, meters: str = "auto", sync: Sync = None) -> None:
-        self._name = name
+        self._name = _named(name)
         self._meters = meters
         self._sync = _sync_function(sync)
         self._window: OpenWindow | None = None
@@ -129,12 +131,12 @@ class Measured(Protocol[P, R_co]):
 
 def begin(name: str, *, meters: str = "auto", sync: Sync = None) -> OpenWindow:
     """Begin a window; end it with `window.end()` or `end(name)`."""
-    return session_for(meters).begin(name, sync=_sync_function(sync))
+    return session_for(meters).begin(_named(name), sync=_sync_function(sync))
 
 
 def end(name: str, *, meters: str = "auto") -> OpenWindow:
     """End the window that was begun last under NAME."""
-    return session_for(meters).end(name)
+    return session_for(meters).end(_named(name))
 
 
 def replay(path: str | Path) -> list[Window]:
@@ -142,7 +144,15 @@ def replay(path: str | Path) -> list[Window]:
     return replay_windows(Path(path))
 
 
+def _named(name: str) -> str:
+    if not isinstance(name, str):
+        raise BadInput(f'a window has a name, such as measure("epoch"), got {name!r}')
+    return name
+
+
 def _sync_function(sync: Sync) -> Callable[[], None] | None:
+    if not (sync is None or isinstance(sync, bool) or callable(sync)):
+        raise BadInput(f"sync is True, or a function that waits for the device's work, got {sync!r}")
     return wait_for_torch if sync is True else sync or None
 
 

@@ -5,7 +5,7 @@ import importlib.util
 import json
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class HowToRecord:
     sample: int | None = None  # of a grid, so many points; None: as many as the preset has
     device: str | None = None  # None: the first GPU, or the CPU
     meters: str = "auto"
-    db: str | None = None  # None: this user's own record
+    record: str | None = None  # a file or a URL; None: this user's own
     budget_s: float | None = None  # None: until all points are there
     threads: int | None = None
     concurrency: int | None = None  # steps of so many copies at once; None: one
@@ -76,7 +76,10 @@ def record(
 
     `record(preset="basic", budget_s=480)`: OPTIONS are the fields of HowToRecord, where HOW is not given.
     """
-    how = HowToRecord(**options) if how is None else how
+    if how is None:
+        how = how_to_record(options)
+    elif options or not isinstance(how, HowToRecord):
+        raise BadInput(f'what is recorded is said by name, as in record(preset="smoke"), got {how!r}')
     if importlib.util.find_spec("torch") is None:
         raise ExtraNeeded("a record is taken with PyTorch: pip install 'wattsmith[torch]'")
     device = how.device or default_device()
@@ -89,7 +92,7 @@ def record(
         seen[:] = [progress]
         tell(progress)
 
-    with open_store(how.db) as store:
+    with open_store(how.record) as store:
         interrupted = False
         try:
             host = runner.host
@@ -111,6 +114,14 @@ def record(
         return Recorded(
             device=host.device, session=session, place=store.place, progress=seen[0], interrupted=interrupted
         )
+
+
+def how_to_record(options: Mapping[str, Any]) -> HowToRecord:
+    """OPTIONS by the names that HowToRecord has for them."""
+    known = HowToRecord.__dataclass_fields__
+    if strange := [repr(name) for name in options if name not in known]:
+        raise BadInput(f"there is no option {', '.join(strange)}; there are {', '.join(known)}")
+    return HowToRecord(**options)
 
 
 def _recorded(store: RunStore, device: Device) -> list[Run]:

@@ -44,6 +44,8 @@ def find_meters(wanted: str, clock: Clock, *, poll_hz: float | None = None, use_
     it is. Without USE_COUNTER, GPU energy is integrated from power alone.
     """
     found = Found()
+    if not isinstance(wanted, str):
+        raise BadInput(f'meters are one text, such as "auto" or "gpu,cpu", got {wanted!r}')
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     if not names:
         raise BadInput(f"no meter is named in {wanted!r}; write for instance `auto` or `gpu,cpu`")

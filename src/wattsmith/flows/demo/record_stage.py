@@ -63,7 +63,7 @@ def _taken(found: Found, place: str, tell: Tell, *, preset: str, said: str, poin
 
     tell(f"{said}: starting PyTorch")
     record(
-        preset=preset, points=points, device="cpu", threads=found.threads, db=place,
+        preset=preset, points=points, device="cpu", threads=found.threads, record=place,
         window_s=found.scale.record_window_s, tell=told,
     )  # fmt: skip
 
