@@ -60,14 +60,13 @@ def open_session(
 
 def session_for(meters: str = "auto") -> Session:
     """The session that this process shares for METERS; started when first asked for."""
-    if not isinstance(meters, str):
-        return open_session(meters)  # which refuses it
-    session = _sessions.get(meters)
+    name = str(meters)  # what is no text is refused on opening
+    session = _sessions.get(name)
     if session is None:
         with _starting:
-            session = _sessions.get(meters)
+            session = _sessions.get(name)
             if session is None:
-                session = _sessions[meters] = open_session(meters)
+                session = _sessions[name] = open_session(meters)
     return session
 
 
