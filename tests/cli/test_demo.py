@@ -16,8 +16,12 @@ from typer.testing import CliRunner
 from wattsmith.flows.demo import running
 from wattsmith.flows.demo.charts import Bar, Dot, Scale, bars, scatter
 from wattsmith.flows.demo.facts import BROKE, DONE, LEFT_OUT, Figure, Told
+from wattsmith.flows.demo.feeding_stage import compared
 from wattsmith.flows.demo.running import run_demo
+from wattsmith.flows.demo.tuning_stage import meant
 from wattsmith.terms.errors import ExtraNeeded, NotWritten
+from wattsmith.terms.tuning import Recommendation
+from wattsmith.terms.work import Interval
 
 WATTSMITH = str(Path(sys.executable).with_name("wattsmith"))
 CHROMIUM = shutil.which("chromium")
@@ -49,6 +53,46 @@ def whole(tmp_path_factory):
 def figure(told, stage, name):
     (found,) = [one for one in told["by_name"][stage]["figures"] if one["name"].startswith(name)]
     return found
+
+
+@pytest.mark.parametrize(
+    ("times", "others", "cores", "means"),
+    [
+        (1.52, 0.9, 2, "trains 1.5 times as many images a second."),
+        (1.02, 0.0, 4, "about as many images a second; on these 4 cores this step gains nothing by it."),
+        (0.62, 0.9, 2, "fewer: 0.62 times the images a second; workers need idle cores, and other programs kept 90%"),
+        (0.62, 0.1, 2, "fewer: 0.62 times the images a second; on these 2 cores"),
+        (0.62, 0.9, 1, "fewer: 0.62 times the images a second; with one core there is none for workers."),
+    ],
+)
+def test_feeding_that_gains_nothing_says_why(times, others, cores, means):
+    assert means in compared(times, others, cores)
+
+
+def recommended(setting, saving, *, kept=True):
+    return Recommendation(
+        setting=setting,
+        objective=Interval(value=1.0, low=0.9, high=1.1),
+        saving=Interval(value=saving, low=saving - 0.1, high=saving + 0.1),
+        holds=0.99 if kept else 0.2,
+        kept=kept,
+        confirmed=False,
+        why="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "means"),
+    [
+        (recommended({"batch": 8}, 0.25), "Served as batch 8, a query needs 25% less CPU time, and 99 of 100"),
+        (recommended({"batch": 1}, 0.0), "Nothing that was tried is surely better than one query at a time"),
+        (recommended({"batch": 8}, -0.1), "answered within 50 ms, each for 10% more CPU time."),
+        (recommended({"batch": 8}, 0.25, kept=False), "No setting that was tried surely keeps p99 ≤ 50 ms"),
+        (recommended({"batch": 1}, 0.0, kept=False), "No setting that was tried surely keeps p99 ≤ 50 ms"),
+    ],
+)
+def test_tuning_claims_no_limit_that_was_not_kept(chosen, means):
+    assert means in meant(chosen, {"batch": 1}, "50 ms", "CPU time")
 
 
 @pytest.mark.timeout(300)
@@ -86,9 +130,13 @@ class TestTheWhole:
         assert energy[1]["source"].startswith("MODELLED, not measured")
         assert figure(whole, "estimate", "here: energy")["text"] == "unknown"
 
-    def test_the_tuned_setting_needs_no_more_than_the_first(self, whole):
+    def test_the_tuned_setting_stands_beside_the_first_and_is_called_what_it_is(self, whole):
         before, after = (figure(whole, "tuning", f"CPU time of a query, as {how}") for how in ("one would", "it was"))
-        assert 0 < after["value"] <= before["value"] * 1.1
+        assert before["value"] > 0
+        assert after["value"] > 0
+        means, saved = whole["by_name"]["tuning"]["means"], figure(whole, "tuning", "saved")["value"]
+        # What is found depends on how busy this machine is; that less is claimed when less is needed does not.
+        assert (f"needs {saved:.0%} less" in means) == (means.startswith("Served as") and saved >= 0)
         assert before["trust"] == "1 trial: batch 1, wait 0, threads 1"
 
     def test_preparing_goes_to_workers_and_the_network_stays(self, whole):

@@ -19,7 +19,9 @@ YOURSELF = (
     "    made.train(*batch).backward()"
 )
 BATCH = 32
-FASTER = 1.05  # below this, nothing was gained
+ALIKE = 0.05  # nearer to each other than this, two ways are called alike
+BUSY = 0.25  # a larger share of the cores in other hands is told
+LOOK_S = 0.5  # how long one looks at what others do
 ENDLESS = 10_000_000  # samples of an epoch that does not end while it is watched
 
 
@@ -50,6 +52,7 @@ def run(found: Found, tell: Tell) -> Told:
         gc.collect()  # its workers go with it
         return watched
 
+    others = _others_ratio()
     tell(f"before: a DataLoader with {workers} worker{'s' if workers > 1 else ''}, the step whole")
     before = whole()
     tell("finding what of the step workers can do")
@@ -64,7 +67,8 @@ def run(found: Found, tell: Tell) -> Told:
         feeder.close()
     # Once more, so that what else runs on this machine, and changes meanwhile, does not decide.
     tell("before, once more")
-    return _told(found, before.and_again(whole()), after, made, workers, used)
+    before = before.and_again(whole())
+    return _told(before, after, made, workers, used, (others + _others_ratio()) / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,13 @@ class Way:
         )
 
 
+def _others_ratio() -> float:
+    """The share of all cores that is in use while nothing of ours runs."""
+    import psutil
+
+    return float(psutil.cpu_percent(interval=LOOK_S)) / 100
+
+
 def _watched(batches: Iterator[Any], learn: Callable[[Any], None], scale: Scale, tell: Tell) -> Way:
     """Train on BATCHES for a while, once workers have started."""
     ended_s = time.perf_counter() + scale.settle_s
@@ -102,14 +113,20 @@ def _watched(batches: Iterator[Any], learn: Callable[[Any], None], scale: Scale,
     return Way(images=count * BATCH, took_s=time.perf_counter() - began_s, waited_s=waited_s)
 
 
-def _told(
-    found: Found,
-    before: Way,
-    after: Way,
-    made: Split,
-    workers: int,
-    used: int,
-) -> Told:
+def compared(times: float, others: float, cores: int) -> str:
+    """What it means that the second way trains TIMES as many images, while OTHERS had that share of CORES."""
+    means = "The same step, cut in two and fed by a Feeder, trains"
+    if times >= 1 + ALIKE:
+        return f"{means} {times:.1f} times as many images a second."
+    few = f"{means} {'about as many' if times > 1 - ALIKE else f'fewer: {times:.2f} times the'} images a second"
+    if cores == 1:
+        return f"{few}; with one core there is none for workers."
+    if others > BUSY:
+        return f"{few}; workers need idle cores, and other programs kept {others:.0%} of these {cores} busy."
+    return f"{few}; on these {cores} cores this step gains nothing by it."
+
+
+def _told(before: Way, after: Way, made: Split, workers: int, used: int, others: float) -> Told:
     cut = made.report()
     cores = len(os.sched_getaffinity(0))
     times = after.images_per_s / before.images_per_s
@@ -126,7 +143,7 @@ def _told(
             name=name,
             text=f"{way.images_per_s:.0f} images/s; waits for data {way.waited_s / way.took_s:.0%} of the time",
             source=f"measured here: wall clock over {way.took_s:.0f} s, batches of {BATCH}",
-            trust=f"{stretches} on {cores} core{'s' if cores > 1 else ''}, with whatever else ran there",
+            trust=f"{stretches} on {cores} core{'s' if cores > 1 else ''}, {others:.0%} of which other programs used",
             value=way.images_per_s,
         )
         for name, way, stretches in rows
@@ -141,12 +158,9 @@ def _told(
             value=float(cut.bytes_per_step),
         )
     )
-    faster = f"{times:.1f} times as many" if times >= FASTER else f"{times:.2f} times the"
-    means = f"The same step, cut in two and fed by a Feeder, trains {faster} images a second."
-    if times < FASTER:
-        means += f" {found.busy_with:.0f} programs wanted its {cores} cores: workers need cores that are idle."
+    busy = f"; other programs had {others:.0%} of the cores" if others > BUSY else ""
     return Told(
-        means=means,
+        means=compared(times, others, cores),
         figures=tuple(figures),
         pictures=(
             bars(
@@ -157,6 +171,6 @@ def _told(
                 ],
             ),
         ),
-        tile=(f"× {times:.2g}", "images a second, once the step was cut and fed by workers"),
+        tile=(f"× {times:.2g}", f"images a second, once the step was cut and fed by workers{busy}"),
         notes=cut.notes,
     )

@@ -15,7 +15,7 @@ from wattsmith.flows.serving_model import ServedModel
 from wattsmith.flows.tuning import Goal, Manner, parse_knobs, tune
 from wattsmith.measure.session import Session
 from wattsmith.terms.quantity import format_quantity
-from wattsmith.terms.tuning import Level, Trial, Tried, Tuned
+from wattsmith.terms.tuning import Level, Recommendation, Trial, Tried, Tuned
 
 TITLE = "Batch and threads under a limit on latency"
 YOURSELF = (
@@ -25,6 +25,7 @@ YOURSELF = (
 SHARE = 0.4  # of what one client after the other gets, that is what comes
 TIMES = 4.0  # of the latency that nine in ten have at the present setting: the limit
 NOISE = {"cpu": 0.05, "energy": 0.05, "latency_p99": 0.2}  # relative, of stretches as short as these
+LEAST_QUERIES = 20  # of a trial, at the mean: where few come in a second, it lasts longer
 LEAST_LIMIT_S = 0.05  # below this, a busy desktop breaks any limit now and then
 
 
@@ -37,7 +38,7 @@ def run(found: Found, tell: Tell) -> Told:
         tell("how many queries a second one client gets at batch 1")
         alone = Load(kind="clients", clients=1, duration_s=found.scale.trial_s)
         rate_hz = max(5.0, SHARE * _served(model, {"batch": 1}, alone, session)["throughput"])
-        load = Load(rate_hz=rate_hz, duration_s=found.scale.trial_s)
+        load = Load(rate_hz=rate_hz, duration_s=max(found.scale.trial_s, LEAST_QUERIES / rate_hz))
         present = {"batch": 1, "wait": 0, "threads": 1}
         limit_s = max(LEAST_LIMIT_S, TIMES * _served(model, present, load, session)["latency_p90_s"])
         limit_s = math.ceil(100 * limit_s) / 100
@@ -133,24 +134,35 @@ def _told(result: Tuned, rate_hz: float, limit_s: float, what: str) -> Told:
             high=saving.high,
         )
     ]
-    stays = dict(chosen.setting) == dict(before.trial.setting)
-    means = (
-        f"Nothing that was tried is surely better than one query at a time within p99 ≤ {limit}, so it stays."
-        if stays
-        else f"Served as {_setting(chosen.setting)}, a query needs {saving.value:.0%} less "
-        f"{'energy' if what == 'J' else 'CPU time'}, and 99 of 100 queries are still answered within {limit}."
-    )
     notes = (
         ("CPU time stands in for energy, which nothing here measures; with a meter, joules are minimised instead",)
         if what != "J"
         else ()
     )
     return Told(
-        means=means,
+        means=meant(chosen, before.trial.setting, limit, "energy" if what == "J" else "CPU time"),
         figures=tuple(figures),
-        tile=(f"−{saving.value:.0%}", f"{names} when served, 99 of 100 within {limit}"),
+        tile=(
+            f"{-saving.value:+.0%}".replace("-", "−"),
+            f"{names} when served, {f'99 of 100 within {limit}' if chosen.kept else f'p99 ≤ {limit} not surely kept'}",
+        ),
         pictures=(_picture(result, limit_s, what, chosen.setting),),
         notes=notes,
+    )
+
+
+def meant(chosen: Recommendation, first: Mapping[str, Level], limit: str, what: str) -> str:
+    """What CHOSEN means beside the FIRST setting, in one sentence."""
+    served, saved = _setting(chosen.setting), chosen.saving.value
+    if not chosen.kept:
+        return f"No setting that was tried surely keeps p99 ≤ {limit} on this machine as it is now; nearest: {served}."
+    if dict(chosen.setting) == dict(first):
+        return f"Nothing that was tried is surely better than one query at a time within p99 ≤ {limit}, so it stays."
+    if saved < 0:
+        return f"Served as {served}, 99 of 100 queries are answered within {limit}, each for {-saved:.0%} more {what}."
+    return (
+        f"Served as {served}, a query needs {saved:.0%} less {what}, and 99 of 100 queries are still answered "
+        f"within {limit}."
     )
 
 
