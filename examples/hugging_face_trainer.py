@@ -1,6 +1,6 @@
 """Energy of a Hugging Face Trainer's run in its own logs: by step, epoch, evaluation and run.
 
-    pip install wattsmith transformers accelerate
+    pip install . transformers accelerate    # in a copy of the repository
     python hugging_face_trainer.py
     python hugging_face_trainer.py --meters modelled:10W-65W    # a CPU without a meter, by a stated model
 

@@ -1,6 +1,6 @@
 """Energy of a Lightning run in its own logs: by step, epoch, evaluation and run; fed by a Feeder.
 
-    pip install wattsmith lightning
+    pip install . lightning    # in a copy of the repository
     python lightning_trainer.py
     python lightning_trainer.py --meters modelled:10W-65W    # a CPU without a meter, by a stated model
 

@@ -231,7 +231,7 @@ STANDS = {"id": "j-000001", "name": "night", "by": "ada", "submitted_s": 0.0, "a
 RUNS = STANDS | {
     "state": "running",
     "progress_ratio": 0.25,
-    "time_so_far_s": 50.0,
+    "duration_so_far_s": 50.0,
     "energy_so_far_j": 5000.0,
     "power_so_far_w": 100.0,
     "energy_source": "counter",
@@ -278,7 +278,7 @@ def test_a_job_that_runs_shows_how_far_it_is_and_what_it_has_used(capsys):
 
 
 def test_energy_that_nobody_knows_is_unknown_with_the_reason(capsys):
-    print_job(RUNS | {"energy_so_far_j": None, "power_so_far_w": None, "energy_unknown_because": "no meter"})
+    print_job(RUNS | {"energy_so_far_j": None, "power_so_far_w": None, "energy_why": "no meter"})
     shown = " ".join(capsys.readouterr().out.split())
     assert "energy unknown unknown" in shown
     assert "energy is unknown: no meter" in shown

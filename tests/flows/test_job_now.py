@@ -118,15 +118,15 @@ def test_a_job_in_time_ends_as_predicted_while_it_says_nothing_of_its_steps(narr
 
 def test_energy_and_power_so_far_are_told_with_their_source_and_unknown_stays_unknown(narrow):
     job = narrow.submit()
-    narrow.machines.run(f"{job}.1", energy_j=600.0, energy_source=Source.COUNTER, wall_s=4.0, power_w=170.0)
+    narrow.machines.run(f"{job}.1", energy_j=600.0, energy_source=Source.COUNTER, duration_s=4.0, power_w=170.0)
     narrow.tick()
     seen = narrow.now(job)
     assert (seen.energy_so_far_j, seen.power_so_far_w, seen.power_now_w) == (600.0, 150.0, 170.0)
-    assert (seen.energy_source, seen.energy_simulated) == (Source.COUNTER, True)
-    narrow.machines.run(f"{job}.1", energy_j=None, energy_source=None, energy_why="no meter", wall_s=5.0)
+    assert (seen.energy_source, seen.simulated) == (Source.COUNTER, True)
+    narrow.machines.run(f"{job}.1", energy_j=None, energy_source=None, energy_why="no meter", duration_s=5.0)
     narrow.tick()
     seen = narrow.now(job)
-    assert (seen.energy_so_far_j, seen.power_so_far_w, seen.energy_unknown_because) == (None, None, "no meter")
+    assert (seen.energy_so_far_j, seen.power_so_far_w, seen.energy_why) == (None, None, "no meter")
 
 
 def test_an_attempt_is_where_the_engine_has_put_it_as_soon_as_that_is_known(pool):

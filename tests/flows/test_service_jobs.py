@@ -64,7 +64,13 @@ def test_a_model_runs_on_a_cpu_that_nobody_has_measured_and_its_prediction_says_
     job = submit()
     assert job.state == "starting"
     told = job.predicted
-    assert (told.time_s, told.energy_j, told.power_w, told.step_s, told.standing) == (None, None, None, None, "unknown")
+    assert (told.duration_s, told.energy_j, told.power_w, told.step_s, told.standing) == (
+        None,
+        None,
+        None,
+        None,
+        "unknown",
+    )
     assert (told.steps, told.device) == (10.0, "cpu")
     assert "state its step and power, or measure first" in told.reasons[0]
     assert "wattsmith record run --preset smoke --device cpu --record" in told.reasons[0]
@@ -107,7 +113,7 @@ def test_under_a_budget_of_the_pool_what_nobody_can_judge_is_refused_or_waits(se
 
 def test_stated_figures_are_taken_where_nothing_was_measured(submit):
     job = submit("step: 10ms\npower: 30W\ndeadline: 1h\npower_budget: 90W\n")
-    assert job.predicted.time_s.value == pytest.approx(0.1)
+    assert job.predicted.duration_s.value == pytest.approx(0.1)
 
 
 class FullDisk:

@@ -178,7 +178,7 @@ def test_the_gravest_comes_first():
     ("deadline_s", "said"), [(1099.0, "will miss"), (1110.0, "may miss"), (1200.0, None), (900.0, "has missed")]
 )
 def test_a_deadline_is_held_against_what_was_predicted(deadline_s, said):
-    predicted = Predicted(time_s=Interval(value=110.0, low=100.0, high=120.0))
+    predicted = Predicted(duration_s=Interval(value=110.0, low=100.0, high=120.0))
     found = notices([replace(JOB, predicted=predicted, deadline_s=deadline_s)], [], POOL, runs=1, now_s=1000.0)
     assert [one.text for one in found] == ([] if said is None else [f"bert {said} its deadline"])
 
@@ -200,7 +200,7 @@ def test_what_a_job_has_used_so_far_stands_beside_what_was_predicted():
     _, energy, power, *_ = compared(running, 1000.0)
     assert (energy.measured, energy.verdict, energy.note) == (450.0, "so far", "source: counter")
     assert (power.measured, power.note) == (9.0, "now 10 W")
-    _, energy, *_ = compared(replace(JOB, energy_unknown_because="its node has no meter"), 1000.0)
+    _, energy, *_ = compared(replace(JOB, energy_why="its node has no meter"), 1000.0)
     assert (energy.measured, energy.note) == (None, "its node has no meter")
 
 

@@ -113,7 +113,7 @@ def test_a_network_of_ones_own_is_estimated_placed_run_measured_and_joins_the_re
         assert predicted["device"] == "h200"
         assert predicted["devices"] in (1, 2)
         assert predicted["power_w"]["value"] <= 1200
-        assert 0 < predicted["time_s"]["low"] <= predicted["time_s"]["value"] <= predicted["time_s"]["high"]
+        assert 0 < predicted["duration_s"]["low"] <= predicted["duration_s"]["value"] <= predicted["duration_s"]["high"]
         # Placed, and shown what it was given.
         attempt = job["attempts"][0]
         assert len(attempt["devices"]) == predicted["devices"]
@@ -124,7 +124,7 @@ def test_a_network_of_ones_own_is_estimated_placed_run_measured_and_joins_the_re
         assert result["exit_code"] == 0
         assert result["steps"] == 25
         assert result["step_s"] == pytest.approx(0.05, rel=0.3)
-        assert result["energy_j"] == pytest.approx(result["power_w"] * result["wall_s"], rel=0.01)
+        assert result["energy_j"] == pytest.approx(result["power_w"] * result["duration_s"], rel=0.01)
         assert result["simulated"]
         # And it joins the record, which says that it was simulated.
         runs = api.get("/record/runs").json()["runs"]

@@ -38,7 +38,7 @@ def ended(attempt: Attempt, *, exit_code: int = 0) -> dict:
     """ATTEMPT's fields once it has ended: to be given to `replace`."""
     return {
         "ended_s": attempt.started_s + 60.0,
-        "result": JobResult(exit_code=exit_code, wall_s=60.0, energy_j=6_000.0),
+        "result": JobResult(exit_code=exit_code, duration_s=60.0, energy_j=6_000.0),
     }
 
 
@@ -88,7 +88,7 @@ any_reports = st.builds(
 )
 any_predicted = st.builds(
     Predicted,
-    time_s=maybe(intervals),
+    duration_s=maybe(intervals),
     energy_j=maybe(intervals),
     power_w=maybe(intervals),
     memory_bytes=maybe(intervals),
@@ -120,7 +120,7 @@ any_jobs = st.builds(
 any_results = st.builds(
     JobResult,
     exit_code=maybe(st.integers(-64, 255)),
-    wall_s=numbers,
+    duration_s=numbers,
     energy_j=maybe(numbers),
     energy_source=maybe(st.sampled_from(Source)),
     steps=maybe(numbers),

@@ -16,14 +16,15 @@ import pytest
 import sqlalchemy
 from tests.store.making import run_of
 from tests.store.postgres import ROOT, postgres_for_tests
-from tests.store.served import ABOUT, attempt_of, document_of, job_of, kept
+from tests.store.served import ABOUT, attempt_of, document_of, ended, job_of, kept
 from tests.store.test_schema import OLD_RUNS, write_old_record
 
 from wattsmith.store import schema
 from wattsmith.store.engine import postgres_engine, sqlite_engine, write_transaction
 from wattsmith.store.opening import open_service_store, open_store
 from wattsmith.terms.errors import BadInput, NotRead, NotWritten
-from wattsmith.terms.service import AuditEntry, JobState, Role, Token
+from wattsmith.terms.service import AuditEntry, JobState, Predicted, Role, Token
+from wattsmith.terms.work import Interval
 
 TOKEN = Token(id="t1", name="ann", role=Role.READ, created_s=1.0)
 
@@ -308,6 +309,23 @@ def test_a_record_of_version_4_takes_a_service_and_keeps_its_runs(old_place):
         with closing(sqlite3.connect(old_place + ".schema-0004")) as copy:
             assert copy.execute("SELECT count(*) FROM runs").fetchone() == (3,)
             assert copy.execute("SELECT version_num FROM wattsmith_schema").fetchone() == ("0004",)
+
+
+def test_jobs_of_version_6_keep_how_long_they_take(path):
+    hour = Interval(value=3600.0, low=3000.0, high=4000.0)
+    with open_service_store(path) as store:
+        store.add_job(job_of(predicted=Predicted(duration_s=hour, step_s=hour)), {})
+        attempt = attempt_of("j-000001")
+        store.begin_attempt(attempt)
+        store.end_attempt(replace(attempt, **ended(attempt)), state=JobState.DONE)
+        before = store.jobs()
+    assert [(job.predicted.duration_s, job.attempts[0].result.duration_s) for job in before] == [(hour, 60.0)]
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute("UPDATE wattsmith_schema SET version_num = '0006'")
+        old.execute("UPDATE jobs SET predicted = replace(predicted, 'duration_s', 'time_s')")
+        old.execute("UPDATE attempts SET result = replace(result, 'duration_s', 'wall_s')")
+    with open_service_store(path) as store:
+        assert store.jobs() == before
 
 
 def test_a_table_of_something_else_in_the_way_is_named(postgres_place):

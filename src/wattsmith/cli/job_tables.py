@@ -12,7 +12,7 @@ from wattsmith.terms.quantity import format_quantity
 
 Plain = dict[str, Any]
 FIGURES = {  # what is predicted: its title, kind, and what of a result it is compared with
-    "time_s": ("time", "time", "wall_s"),
+    "duration_s": ("time", "time", "duration_s"),
     "energy_j": ("energy", "energy", "energy_j"),
     "power_w": ("power", "power", "power_w"),
     "memory_bytes": ("memory of each", "memory", "peak_memory_bytes"),
@@ -77,15 +77,15 @@ def remarks(job: Plain) -> list[str]:
 
 def so_far(job: Plain) -> Plain:
     """What a job that runs has come to, by the names that a result has; {} where it does not run."""
-    if job.get("time_so_far_s") is None:
+    if job.get("duration_so_far_s") is None:
         return {}
     return {
-        "wall_s": job["time_so_far_s"],
+        "duration_s": job["duration_so_far_s"],
         "energy_j": job.get("energy_so_far_j"),
         "power_w": job.get("power_so_far_w"),
-        "energy_why": job.get("energy_unknown_because"),
+        "energy_why": job.get("energy_why"),
         "energy_source": job.get("energy_source"),
-        "simulated": job.get("energy_simulated", False),
+        "simulated": job.get("simulated", False),
     }
 
 
@@ -100,7 +100,7 @@ def job_line(job: Plain) -> str:
     predicted = job.get("predicted") or {}
     told = [
         _value((predicted.get(name) or {}).get("value"), kind)
-        for name, kind in (("time_s", "time"), ("energy_j", "energy"))
+        for name, kind in (("duration_s", "time"), ("energy_j", "energy"))
     ]
     needs = " and ".join(one for one in told if one)
     parts = [
@@ -139,8 +139,8 @@ def print_jobs(jobs: list[Plain]) -> None:
             escape(job["name"]),
             state_of(job),
             escape(job["by"]),
-            _value(result.get("wall_s"), "time"),
-            _value((predicted.get("time_s") or {}).get("value"), "time"),
+            _value(result.get("duration_s"), "time"),
+            _value((predicted.get("duration_s") or {}).get("value"), "time"),
             _measured(result, "energy_j", "energy"),
             _value((predicted.get("energy_j") or {}).get("value"), "energy"),
             escape(where_of(job)),

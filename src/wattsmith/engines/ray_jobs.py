@@ -236,7 +236,7 @@ class RayJobEngine:
         ticket = self._ticket(attempt)
         waited_s = time.monotonic() - known.asked_s
         if known.status is None and waited_s > STOP_S and age_s(ticket / "stop") > STOP_S:
-            result = JobResult(exit_code=None, wall_s=0.0, why="it was stopped before it began")
+            result = JobResult(exit_code=None, duration_s=0.0, why="it was stopped before it began")
             status = AttemptStatus(stage=Stage.ENDED, result=result)
             self._keep(attempt, known.actor, status, result)
             return status
@@ -352,7 +352,7 @@ class _Attempt:
             self._engine.start(replace(order, node=self._node, devices=devices))
         except (WattsmithError, ValueError, OSError) as refused:
             # As an exception it would make the attempt lost, to be tried again for ever.
-            self._refused = JobResult(exit_code=None, wall_s=0.0, why=f"its node could not start it: {refused}")
+            self._refused = JobResult(exit_code=None, duration_s=0.0, why=f"its node could not start it: {refused}")
 
     def look(self) -> AttemptStatus:
         if self._refused is not None:

@@ -232,7 +232,9 @@ class Dispatcher:
             if job is not None and work is not None and job.state is JobState.STARTING:
                 self._launch(job, attempt, work)
             else:
-                self._over(job_id, attempt, JobResult(exit_code=None, wall_s=0.0, why="it was stopped before it began"))
+                self._over(
+                    job_id, attempt, JobResult(exit_code=None, duration_s=0.0, why="it was stopped before it began")
+                )
         elif status.stage is Stage.LOST:
             self._lost(job_id, attempt, status.why or "where it ran has gone")
         elif status.stage is Stage.ENDED and status.result is not None:
@@ -431,7 +433,7 @@ class Dispatcher:
             pass  # it is written down and not begun: the next look starts it
         except WattsmithError as refused:
             with suppress(*AWAY):  # the next look is refused again
-                self._over(job.id, attempt, JobResult(exit_code=None, wall_s=0.0, why=str(refused)))
+                self._over(job.id, attempt, JobResult(exit_code=None, duration_s=0.0, why=str(refused)))
         self._notice("job", job.id)
 
     # Small things

@@ -166,14 +166,14 @@ class JobsNow:
             return job
         if status.stage is not Stage.RUNNING:
             return replace(job, waits_because=job.reason if job.state is JobState.STARTING else None)
-        mean_w = None if status.energy_j is None or not status.wall_s else status.energy_j / status.wall_s
+        mean_w = None if status.energy_j is None or not status.duration_s else status.energy_j / status.duration_s
         return replace(
             job,
-            time_so_far_s=status.wall_s,
+            duration_so_far_s=status.duration_s,
             energy_so_far_j=status.energy_j,
             energy_source=status.energy_source,
-            energy_simulated=status.simulated,
-            energy_unknown_because=status.energy_why,
+            simulated=status.simulated,
+            energy_why=status.energy_why,
             power_so_far_w=mean_w,
             power_now_w=status.power_w,
         )

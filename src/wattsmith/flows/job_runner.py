@@ -184,12 +184,12 @@ class Run:
         try:
             command = Command.make(self._order, self._folder)
         except CommandNotStarted as refused:
-            return JobResult(exit_code=None, wall_s=0.0, why=str(refused))
+            return JobResult(exit_code=None, duration_s=0.0, why=str(refused))
         meters = JobMeters(self._order)
         try:
             self._bell.wait(0.0)
             if (why := self._to_end()) is not None or self._bell.slipped:
-                return JobResult(exit_code=None, wall_s=0.0, why=f"{why} before it began")
+                return JobResult(exit_code=None, duration_s=0.0, why=f"{why} before it began")
             return self._run(command, meters)
         finally:
             end_descendants()
@@ -203,22 +203,22 @@ class Run:
             command.go()
         except CommandNotStarted as refused:
             name = self._order.command[0]
-            return JobResult(exit_code=None, wall_s=0.0, why=f"{name!r} cannot be run: {refused}")
+            return JobResult(exit_code=None, duration_s=0.0, why=f"{name!r} cannot be run: {refused}")
         self._status = replace(self._status, stage=Stage.RUNNING, started_s=self._steps.began_s)
         while (ended := _wait_for(command.pid)) is None:
             self._tick(command.pid, meters, time.monotonic() - began_s)
             self._bell.wait(LOOK_S)
-        wall_s = time.monotonic() - began_s
+        duration_s = time.monotonic() - began_s
         # Meters take up to half a second to be read to the end; that it has ended is safe before.
         cut_short = JobEnergy(why="its runner was killed before the meters were read")
-        write_ended(self._folder, self._result(ended[0], wall_s, cut_short, None, None))
+        write_ended(self._folder, self._result(ended[0], duration_s, cut_short, None, None))
         energy = meters.end()
         end_descendants()
         self._steps.look(time.time())
         self._tell(meters)
         code, largest_bytes = ended
         known = [one for one in (largest_bytes, self._seen_bytes) if one is not None]
-        return self._result(code, wall_s, energy, meters.peak_memory_bytes, max(known, default=None))
+        return self._result(code, duration_s, energy, meters.peak_memory_bytes, max(known, default=None))
 
     def _tick(self, pid: int, meters: JobMeters, passed_s: float) -> None:
         if self._bell.slipped:
@@ -262,23 +262,23 @@ class Run:
             energy_why=energy.why,
             simulated=energy.simulated,
             power_w=meters.power_w(),
-            wall_s=time.monotonic() - self._began_s,
+            duration_s=time.monotonic() - self._began_s,
         )
         with contextlib.suppress(OSError):  # a full disk; the next time may do
             write_status(self._folder, self._status)
 
     def _result(
-        self, code: int, wall_s: float, energy: JobEnergy, peak_memory_bytes: int | None, largest_bytes: int | None
+        self, code: int, duration_s: float, energy: JobEnergy, peak_memory_bytes: int | None, largest_bytes: int | None
     ) -> JobResult:
         steps = self._steps
         return JobResult(
             exit_code=code,
-            wall_s=wall_s,
+            duration_s=duration_s,
             energy_j=energy.energy_j,
             energy_error_j=energy.error_j,
             energy_source=energy.source,
             energy_why=energy.why,
-            power_w=None if energy.energy_j is None or not wall_s else energy.energy_j / wall_s,
+            power_w=None if energy.energy_j is None or not duration_s else energy.energy_j / duration_s,
             steps=float(steps.count) if steps.count else None,
             step_s=steps.mean_s,
             step_spread_s=steps.spread_s,
@@ -317,8 +317,10 @@ def run_attempt(folder: Path, *, leash: bool = False) -> int:
         result = Run(folder, read_order(folder), bell).result()
     except Exception as failed:  # noqa: BLE001 - without a result it would be taken for lost, and run again for ever
         end_descendants()
-        wall_s = time.monotonic() - began_s
-        result = JobResult(exit_code=None, wall_s=wall_s, why=f"its runner failed: {type(failed).__name__}: {failed}")
+        duration_s = time.monotonic() - began_s
+        result = JobResult(
+            exit_code=None, duration_s=duration_s, why=f"its runner failed: {type(failed).__name__}: {failed}"
+        )
     if bell.slipped:
         return 1
     give_up_s = time.monotonic() + KEEP_TRYING_S

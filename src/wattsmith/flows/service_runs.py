@@ -33,7 +33,7 @@ def predicted(
     RECORD names the record from which it would be known.
     """
     doubt = need.response.doubt
-    time_s = _interval(job.steps / point.rate, doubt.time_ratio)
+    duration_s = _interval(job.steps / point.rate, doubt.time_ratio)
     power_sigma = math.hypot(doubt.power_ratio, doubt.common_ratio)
     power_w = _interval(need.devices * point.power_w, power_sigma)
     memory = need.memory_bytes
@@ -41,9 +41,9 @@ def predicted(
     time_known, power_known = need.response.time_known, need.response.power_known
     if (unknown := why_unknown(need, record)) is not None:
         where, why = where if time_known else "unknown", (*why, unknown)
-    energy_j = _interval(power_w.value * time_s.value, math.hypot(power_sigma, doubt.time_ratio))
+    energy_j = _interval(power_w.value * duration_s.value, math.hypot(power_sigma, doubt.time_ratio))
     return Predicted(
-        time_s=time_s if time_known else None,
+        duration_s=duration_s if time_known else None,
         energy_j=energy_j if time_known and power_known else None,
         power_w=power_w if power_known else None,
         memory_bytes=None if memory is None else Interval(value=memory, low=0.0, high=memory),
@@ -118,7 +118,7 @@ def run_of(job: ServedJob, attempt: Attempt, result: JobResult, structured: Stru
             first_s=result.first_step_s or step_s,
         ),
         consumption=Consumption(
-            window_s=result.wall_s,
+            window_s=result.duration_s,
             # The meter saw the whole job; a step has its share of that by time.
             step_energy_j=None if power_w is None else power_w * step_s,
             step_energy_error_j=None

@@ -96,7 +96,9 @@ class SimulatedJobEngine:
         """Its command has ended; TOOK are fields of its result, such as `steps` and `step_s`."""
         with self._lock:
             if self.look(attempt).stage in _LIVE:
-                result = JobResult(**({"exit_code": exit_code, "wall_s": 1.0, "simulated": True, "why": why} | took))
+                result = JobResult(
+                    **({"exit_code": exit_code, "duration_s": 1.0, "simulated": True, "why": why} | took)
+                )
                 self._status[attempt] = replace(self._status[attempt], stage=Stage.ENDED, result=result)
 
     def obey(self) -> None:

@@ -15,7 +15,7 @@ from wattsmith.store.engine import BUSY_S, read_transaction, write_transaction
 from wattsmith.store.service_tables import metadata
 from wattsmith.terms.errors import BadInput, NotWritten
 
-NEWEST = "0006"  # the last step in migrations/versions
+NEWEST = "0007"  # the last step in migrations/versions
 _VERSION_TABLE = "wattsmith_schema"
 _log = logging.getLogger("wattsmith")
 

@@ -16,7 +16,7 @@ class JobResult:
     """What became of a command that was run. None: not known."""
 
     exit_code: int | None  # None: it was never started
-    wall_s: float
+    duration_s: float
     energy_j: float | None = None  # of its devices, while it ran
     energy_error_j: float | None = None
     energy_source: Source | None = None
@@ -78,7 +78,7 @@ class AttemptStatus:
     energy_why: str | None = None  # why the energy is not known
     simulated: bool = False  # its meters are
     power_w: float | None = None  # just now
-    wall_s: float | None = None  # it has run for so long, as energy_j and steps were told
+    duration_s: float | None = None  # it has run for so long, as energy_j and steps were told
     started_s: float | None = None
     result: JobResult | None = None  # once it has ended
     why: str | None = None  # it was lost

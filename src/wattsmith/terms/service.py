@@ -66,7 +66,7 @@ class JobState(StrEnum):
 class Predicted:
     """What a job should need, as it was said before it ran. None: not known."""
 
-    time_s: Interval | None = None
+    duration_s: Interval | None = None
     energy_j: Interval | None = None
     power_w: Interval | None = None  # of all its devices
     memory_bytes: Interval | None = None  # of each
@@ -123,11 +123,11 @@ class ServedJob:
     ends_s: float | None = None  # when it should end, by its own pace or else as predicted
     late_by_s: float | None = None  # so long after its deadline it ended, or will end at the earliest
     progress_ratio: float | None = None
-    time_so_far_s: float | None = None  # of the attempt that runs
+    duration_so_far_s: float | None = None  # of the attempt that runs
     energy_so_far_j: float | None = None  # of that attempt
     energy_source: Source | None = None
-    energy_simulated: bool = False  # its meters are
-    energy_unknown_because: str | None = None
+    simulated: bool = False  # its meters are
+    energy_why: str | None = None
     power_so_far_w: float | None = None  # mean of that attempt
     power_now_w: float | None = None
     trouble: str | None = None  # what went wrong beside it, such as that its run did not join the record
@@ -137,8 +137,8 @@ class ServedJob:
 
 
 SEEN_NOW = (
-    *("waits_because", "ends_s", "late_by_s", "progress_ratio", "time_so_far_s", "energy_so_far_j"),
-    *("energy_source", "energy_simulated", "energy_unknown_because", "power_so_far_w", "power_now_w", "trouble"),
+    *("waits_because", "ends_s", "late_by_s", "progress_ratio", "duration_so_far_s", "energy_so_far_j"),
+    *("energy_source", "simulated", "energy_why", "power_so_far_w", "power_now_w", "trouble"),
 )  # fields of a ServedJob that are worked out when somebody asks
 
 

@@ -75,8 +75,8 @@ def _of_deadline(job: ServedJob, now_s: float) -> Iterator[Notice]:
         yield Notice(grave=True, text=f"{job.name} has missed its deadline", link=link, since_s=job.deadline_s)
     elif job.late_by_s is not None and job.late_by_s > 0:
         yield Notice(grave=True, text=f"{job.name} will miss its deadline{by}", link=link)
-    elif job.predicted is not None and job.predicted.time_s is not None:
-        time_s = job.predicted.time_s
+    elif job.predicted is not None and job.predicted.duration_s is not None:
+        time_s = job.predicted.duration_s
         began_s = job.attempts[-1].started_s if job.attempts and job.attempts[-1].ended_s is None else now_s
         if began_s + time_s.high > job.deadline_s:
             certain = began_s + time_s.low > job.deadline_s

@@ -151,9 +151,11 @@ def compared(one: ServedJob, now_s: float) -> list[Compared]:
     attempt = one.attempts[-1] if one.attempts else None
     result = None if attempt is None else attempt.result
     running = attempt is not None and attempt.ended_s is None
-    wall_s = now_s - attempt.started_s if attempt is not None and running else None if result is None else result.wall_s
+    duration_s = (
+        now_s - attempt.started_s if attempt is not None and running else None if result is None else result.duration_s
+    )
     return [
-        Compared(name="Time", kind="time", predicted=said and said.time_s, measured=wall_s, so_far=running),
+        Compared(name="Time", kind="time", predicted=said and said.duration_s, measured=duration_s, so_far=running),
         Compared(
             name="Energy",
             kind="energy",
@@ -184,14 +186,14 @@ def compared(one: ServedJob, now_s: float) -> list[Compared]:
 def _energy_note(one: ServedJob, result: JobResult | None) -> str | None:
     if result is None:
         source = one.energy_source if one.energy_so_far_j is not None else None
-        return one.energy_unknown_because if source is None else f"source: {source}"
+        return one.energy_why if source is None else f"source: {source}"
     return None if result.energy_j is None or result.energy_source is None else f"source: {result.energy_source}"
 
 
 def is_simulated(one: ServedJob) -> bool:
     """Whether what was measured of it comes from simulated meters."""
     result = one.attempts[-1].result if one.attempts else None
-    return one.energy_simulated if result is None else result.simulated
+    return one.simulated if result is None else result.simulated
 
 
 def progress(one: ServedJob) -> float | None:
