@@ -66,7 +66,7 @@ ABSURD = {
     "measure": ["wattsmith measure -- python train.py"],
     "machine extra": ["extra"],
     "measure --hz": ["--hz"],
-    "record points": ["target"],
+    "record points": ["FILE"],
     "estimate": ["MODEL"],
     "match": ["--pid"],
     "plan": ["JOBS.yaml"],
@@ -85,7 +85,7 @@ ABSURD = {
     "control run --set gpu:0/power_limit=300W": ["wattsmith control run"],
     "control follow": ["FILE.json"],
     "control serve": ["--socket"],
-    "serve token add": ["name"],
+    "serve token add": ["NAME"],
     "serve token add kim": ["--role"],
     "serve token revoke": ["ID"],
     "submit": ["JOB.yaml"],
@@ -358,21 +358,50 @@ def test_a_reader_that_leaves_is_no_error():
 
 
 def test_ctrl_c_ends_with_130_and_without_a_word_too_much(tmp_path):
-    began = tmp_path / "began"
+    begun = tmp_path / "begun"
     process = subprocess.Popen(
-        [WATTSMITH, "tune", "run", "--knob", "batch=1,2", "--", "sh", "-c", f"touch {began}; sleep 30"],
+        [WATTSMITH, "tune", "run", "--knob", "batch=1,2", "--", "bash", "-c", f"touch {begun}; sleep 60"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    while not began.exists():
-        assert process.poll() is None
+    deadline_s = time.monotonic() + 60
+    while not begun.exists():
+        assert time.monotonic() < deadline_s, "the command was never started"
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+INTERRUPTED = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class CtrlC(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "wattsmith.cli":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from wattsmith.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_program_is_loaded_ends_it_quietly():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_python_m_wattsmith_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "wattsmith", "machin"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("wattsmith: No such command 'machin'")
 
 
 WITHOUT = """

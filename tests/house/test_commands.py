@@ -37,6 +37,16 @@ def test_every_option_has_help():
     assert silent == []
 
 
+def test_every_value_is_called_what_it_is_and_not_a_type_of_python():
+    nameless = [
+        f"{name} {parameter.opts[0]}"
+        for name, command in commands()
+        for parameter in command.params
+        if parameter.metavar is None and not getattr(parameter, "is_flag", False)
+    ]
+    assert nameless == []
+
+
 def test_every_command_stands_in_the_manual():
     named = commands()
     manual = MANUAL.read_text()

@@ -41,10 +41,13 @@ def estimate_command(
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="Size of one sample, such as 3x224x224 or 128:int64; once per input."),
+        typer.Option(
+            "--input", help="Size of one sample, such as 3x224x224 or 128:int64; once per input.", metavar="SIZE"
+        ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="fp32, tf32, bf16 or fp16.", show_default="fp32; to rank: fp32 and bf16")
+        str | None,
+        typer.Option(help="fp32, tf32, bf16 or fp16.", show_default="fp32; to rank: fp32 and bf16", metavar="NAME"),
     ] = None,
     device: Annotated[
         str | None,
@@ -61,8 +64,8 @@ def estimate_command(
         ),
     ] = None,
     infer: Annotated[bool, typer.Option("--infer", help="Forward alone, instead of a training step.")] = False,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam, adamw or none.")] = "adamw",
-    layout: Annotated[str, typer.Option(help="contiguous or channels-last.")] = "contiguous",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam, adamw or none.", metavar="NAME")] = "adamw",
+    layout: Annotated[str, typer.Option(help="contiguous or channels-last.", metavar="NAME")] = "contiguous",
     accumulation: Annotated[int, typer.Option(help="Forward and backward passes per update.", metavar="N")] = 1,
     compiled: Annotated[bool, typer.Option("--compiled", help="The step is compiled.")] = False,
     with_values: Annotated[
@@ -73,13 +76,16 @@ def estimate_command(
     power_limit: Annotated[str | None, typer.Option(help="Of each device, such as 400W.", metavar="POWER")] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(help="Rank configurations that keep it, such as gpus<=2 or epoch<=20min; once per limit."),
+        typer.Option(
+            help="Rank configurations that keep it, such as gpus<=2 or epoch<=20min; once per limit.", metavar="LIMIT"
+        ),
     ] = None,
     minimise: Annotated[
         str | None, typer.Option(help="Rank configurations by gpus, energy, time, cost or memory.", metavar="GOAL")
     ] = None,
     price: Annotated[
-        list[str] | None, typer.Option(help="Of a device per hour, such as h200=3.5; once per device.")
+        list[str] | None,
+        typer.Option(help="Of a device per hour, such as h200=3.5; once per device.", metavar="DEVICE=PRICE"),
     ] = None,
     record: Annotated[
         str | None,

@@ -55,7 +55,9 @@ def match_program(
     batch: Annotated[int, typer.Option(help="Samples in a step of the model.", metavar="N")] = 1,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="Size of one sample of the model, such as 3x224x224; once per input."),
+        typer.Option(
+            "--input", help="Size of one sample of the model, such as 3x224x224; once per input.", metavar="SIZE"
+        ),
     ] = None,
     steps_per_s: Annotated[
         float | None, typer.Option("--steps-per-s", help="Progress of the program, where it is known.", metavar="RATE")
@@ -83,7 +85,7 @@ def match_program(
     power_limit: Annotated[
         str | None, typer.Option(help="Of the device, if the trace does not say.", metavar="POWER")
     ] = None,
-    domain: Annotated[str | None, typer.Option(help="Which device of a trace, such as gpu:1.")] = None,
+    domain: Annotated[str | None, typer.Option(help="Which device of a trace, such as gpu:1.", metavar="NAME")] = None,
     meters: Annotated[str, typer.Option(help="As for `wattsmith measure`.", metavar="NAMES")] = "auto",
     neighbours: Annotated[int, typer.Option(help="How many benchmarks are blended and shown.", metavar="N")] = 5,
     save: Annotated[

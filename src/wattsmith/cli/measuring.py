@@ -74,7 +74,9 @@ def measure(
     ] = "auto",
     hz: Annotated[
         float | None,
-        typer.Option(help="Sample so many times a second; a driver that samples faster by itself is left alone."),
+        typer.Option(
+            help="Sample so many times a second; a driver that samples faster by itself is left alone.", metavar="HZ"
+        ),
     ] = None,
     no_counter: Annotated[
         bool, typer.Option("--no-counter", help="Integrate GPU power instead of using the energy counter.")

@@ -41,7 +41,9 @@ def plan_command(
     power_budget: Annotated[
         str | None, typer.Option(help="Of the whole pool, idle devices included; such as 10kW.", metavar="POWER")
     ] = None,
-    objective: Annotated[str, typer.Option(help="What is to be least: energy, time, carbon or cost.")] = "energy",
+    objective: Annotated[
+        str, typer.Option(help="What is to be least: energy, time, carbon or cost.", metavar="GOAL")
+    ] = "energy",
     deadline: Annotated[
         str | None,
         typer.Option(help="Of jobs that have none: 6h, 18:00 (UTC) or 2026-11-16T18:00Z.", metavar="TIME"),

@@ -41,7 +41,11 @@ Db = Annotated[
 ]
 Name = Annotated[
     str | None,
-    typer.Argument(help="A shipped record such as h200, a file or a URL. By default your own.", show_default=False),
+    typer.Argument(
+        help="A shipped record such as h200, a file or a URL. By default your own.",
+        metavar="RECORD",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PresetName = Annotated[str, typer.Option(help="How much: smoke, basic, standard, wide or reference.", metavar="NAME")]
@@ -49,7 +53,7 @@ DesignName = Annotated[
     str, typer.Option(help="cover, worst, or one of the grids: data-sets, images, topology.", metavar="NAME")
 ]
 Sample = Annotated[int | None, typer.Option(help="So many points of a grid, drawn by chance.", metavar="N", min=1)]
-Seed = Annotated[int, typer.Option(help="Of all that is drawn by chance.")]
+Seed = Annotated[int, typer.Option(help="Of all that is drawn by chance.", metavar="N")]
 
 
 @record.command("run")
@@ -185,7 +189,7 @@ def _window_s(text: str) -> float:
 
 @record.command("points")
 def points(
-    target: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="The file to write.", show_default=False, metavar="FILE")],
     for_device: Annotated[
         str,
         typer.Option("--device", "--for", help="The GPU they are for, such as 'NVIDIA H200', or cpu.", metavar="NAME"),
@@ -218,11 +222,13 @@ def _memory_bytes(text: str) -> int:
 @record.command("show")
 def show(
     name: Name = None,
-    family: Annotated[str | None, typer.Option(help="Only this family.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Only network, or only operator.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Only fp32, tf32, bf16 or fp16.")] = None,
-    status: Annotated[str | None, typer.Option(help="Only runs that ended so, such as measured.")] = None,
-    device: Annotated[str | None, typer.Option(help="Only runs on this device.")] = None,
+    family: Annotated[str | None, typer.Option(help="Only this family.", metavar="NAME")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only network, or only operator.", metavar="NAME")] = None,
+    precision: Annotated[str | None, typer.Option(help="Only fp32, tf32, bf16 or fp16.", metavar="NAME")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only runs that ended so, such as measured.", metavar="NAME")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Only runs on this device.", metavar="NAME")] = None,
     every: Annotated[bool, typer.Option("--all", help="List every run, not only how many there are.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -247,9 +253,11 @@ def show(
 
 @record.command("plot")
 def draw(
-    target: Annotated[Path, typer.Argument(help="The picture to write: .png, .svg or .pdf.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(help="The picture to write: .png, .svg or .pdf.", show_default=False, metavar="FILE")
+    ],
     name: Name = None,
-    family: Annotated[str | None, typer.Option(help="Only this family.")] = None,
+    family: Annotated[str | None, typer.Option(help="Only this family.", metavar="NAME")] = None,
 ) -> None:
     """Draw a record: rate, power and time over what the steps do.
 
@@ -262,7 +270,9 @@ def draw(
 
 @record.command("export")
 def send(
-    target: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .jsonl.gz.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(help="The file to write: .jsonl or .jsonl.gz.", show_default=False, metavar="FILE")
+    ],
     name: Name = None,
 ) -> None:
     """Write a record as JSON lines, to move it to another machine or team.
@@ -274,7 +284,9 @@ def send(
 
 @record.command("import")
 def receive(
-    source: Annotated[Path, typer.Argument(help="A file written by `record export`.", show_default=False)],
+    source: Annotated[
+        Path, typer.Argument(help="A file written by `record export`.", show_default=False, metavar="FILE")
+    ],
     db: Db = None,
 ) -> None:
     """Read runs into a record: all of them or, when a line is wrong, none. Twice is the same as once.

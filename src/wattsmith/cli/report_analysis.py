@@ -72,7 +72,9 @@ def summarise_command(
 def page(
     path: Results,
     out: Annotated[Path, typer.Argument(help="The page to write.", metavar="OUT.html")],
-    title: Annotated[str, typer.Option(help="What stands above it.")] = "Energy of machine learning, measured",
+    title: Annotated[
+        str, typer.Option(help="What stands above it.", metavar="TEXT")
+    ] = "Energy of machine learning, measured",
 ) -> None:
     """Write results as one self-contained HTML page, with its pictures (PNG) and tables (CSV) beside it.
 

@@ -47,9 +47,12 @@ def run(
     ] = "10s",
     period: Annotated[str, typer.Option(help="How far samples of power lie apart.", metavar="TIME")] = "1s",
     rate: Annotated[
-        float | None, typer.Option(help="Queries a second (Server, Interactive), or samples to expect (Offline).")
+        float | None,
+        typer.Option(help="Queries a second (Server, Interactive), or samples to expect (Offline).", metavar="N"),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Samples handed to the function at once in Offline.", min=1)] = 1,
+    batch: Annotated[
+        int, typer.Option(help="Samples handed to the function at once in Offline.", min=1, metavar="N")
+    ] = 1,
     loadgen: Annotated[
         bool | None,
         typer.Option(

@@ -61,13 +61,17 @@ def serve_command(
     pool: Annotated[
         Path | None, typer.Option(help="The machines, in YAML. By default this one as it is.", metavar="POOL.yaml")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Where jobs run: local, on this machine, or ray.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="Where jobs run: local, on this machine, or ray.", metavar="NAME")
+    ] = "local",
     ray_address: Annotated[
         str | None,
         typer.Option(help="Of the Ray cluster. By default that of which this machine is a node.", metavar="HOST:PORT"),
     ] = None,
-    host: Annotated[str, typer.Option(help="Listen at this address.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Listen at this port; 0: any that is free.", min=0, max=65535)] = PORT,
+    host: Annotated[str, typer.Option(help="Listen at this address.", metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Listen at this port; 0: any that is free.", min=0, max=65535, metavar="PORT")
+    ] = PORT,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +86,9 @@ def serve_command(
     ] = None,
     allow_command: Annotated[
         list[str] | None,
-        typer.Option(help="A program that role submit may run; several times. By default python and python3."),
+        typer.Option(
+            help="A program that role submit may run; several times. By default python and python3.", metavar="PROGRAM"
+        ),
     ] = None,
     retention: Annotated[str, typer.Option(help="How long telemetry is kept.", metavar="TIME")] = "30d",
     most_reports: Annotated[
@@ -93,10 +99,12 @@ def serve_command(
         typer.Option(help="How long matches, plans and work schedules that others replaced are kept.", metavar="TIME"),
     ] = "90d",
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name by which the service is called, besides this machine's.")
+        list[str] | None,
+        typer.Option(help="A name by which the service is called, besides this machine's.", metavar="NAME"),
     ] = None,
     proxy: Annotated[
-        list[str] | None, typer.Option(help="Address of a reverse proxy whose X-Forwarded headers are believed.")
+        list[str] | None,
+        typer.Option(help="Address of a reverse proxy whose X-Forwarded headers are believed.", metavar="ADDRESS"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -193,8 +201,10 @@ def _db(given: str | None, home: Path) -> str:
 @token.command("add")
 def add(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Of the person or program; an agent's is that of its client.")],
-    role: Annotated[str, typer.Option(help="read, submit, agent or admin.")],
+    name: Annotated[
+        str, typer.Argument(help="Of the person or program; an agent's is that of its client.", metavar="NAME")
+    ],
+    role: Annotated[str, typer.Option(help="read, submit, agent or admin.", metavar="ROLE")],
     db: Db = None,
     home: Home = None,
     as_json: AsJson = False,

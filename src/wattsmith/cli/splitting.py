@@ -29,11 +29,18 @@ def split_command(
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="Size of one sample, such as 3x224x224:uint8 or label=:int64; once per input."),
+        typer.Option(
+            "--input",
+            help="Size of one sample, such as 3x224x224:uint8 or label=:int64; once per input.",
+            metavar="SIZE",
+        ),
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Samples, with --input.", metavar="N", show_default="8")] = None,
     trainer: Annotated[
-        str | None, typer.Option(help="cpu or gpu: what the trainer computes on.", show_default="as on this machine")
+        str | None,
+        typer.Option(
+            help="cpu or gpu: what the trainer computes on.", show_default="as on this machine", metavar="NAME"
+        ),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Keep what differs between kinds of CPUs with the trainer.")
@@ -41,7 +48,7 @@ def split_command(
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Let weights that are not trained move to the data side.")
     ] = False,
-    sizes: Annotated[str, typer.Option(help="Sizes that may change: batch, all or none.")] = "batch",
+    sizes: Annotated[str, typer.Option(help="Sizes that may change: batch, all or none.", metavar="SIZES")] = "batch",
     plot: Annotated[
         Path | None, typer.Option(help="Draw the graph and the cut: .svg, .png or .html.", metavar="FILE")
     ] = None,

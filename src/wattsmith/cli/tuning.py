@@ -41,14 +41,18 @@ tune = typer.Typer(
 Limits = Annotated[
     list[str] | None,
     typer.Option(
-        "--limit", help="Such as latency_p99<=50ms, power<=300W, time<=1.1x or slowdown<=10%; once per limit."
+        "--limit",
+        help="Such as latency_p99<=50ms, power<=300W, time<=1.1x or slowdown<=10%; once per limit.",
+        metavar="LIMIT",
     ),
 ]
 Minimise = Annotated[str, typer.Option(help="energy, time, cost, energy-delay, or any metric.", metavar="GOAL")]
 Budget = Annotated[int, typer.Option(help="Trials at most.", metavar="N", min=1)]
 Noise = Annotated[
     list[str] | None,
-    typer.Option(help="Relative standard error of a metric, such as energy=3%; 1% for what is not named."),
+    typer.Option(
+        help="Relative standard error of a metric, such as energy=3%; 1% for what is not named.", metavar="METRIC=SHARE"
+    ),
 ]
 LeastGain = Annotated[str, typer.Option(help="Stop when less than this share is to be gained.", metavar="SHARE")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
@@ -57,7 +61,7 @@ Trials = Annotated[
 ]
 Prime = Annotated[
     list[Path] | None,
-    typer.Option(help="Trials of another workload with the same knobs, to start from; once per file."),
+    typer.Option(help="Trials of another workload with the same knobs, to start from; once per file.", metavar="FILE"),
 ]
 Plot = Annotated[Path | None, typer.Option(help="Draw the trials into this file (.png, .svg, .pdf).", metavar="FILE")]
 Socket = Annotated[
@@ -72,10 +76,12 @@ def run(
         list[str] | None, typer.Argument(help="The command, after --.", metavar="COMMAND", show_default=False)
     ] = None,
     knob: Annotated[
-        list[str] | None, typer.Option(help="A knob with its levels in order: batch=8,16,32; once per knob.")
+        list[str] | None,
+        typer.Option(help="A knob with its levels in order: batch=8,16,32; once per knob.", metavar="NAME=LEVELS"),
     ] = None,
     at: Annotated[
-        list[str] | None, typer.Option(help="Where a knob is now, such as batch=16; else its last level.")
+        list[str] | None,
+        typer.Option(help="Where a knob is now, such as batch=16; else its last level.", metavar="NAME=LEVEL"),
     ] = None,
     limit: Limits = None,
     minimise: Minimise = "energy",
@@ -122,7 +128,10 @@ def replay(
     table: Annotated[Path, typer.Argument(help="A CSV file with a row per setting.", metavar="GRID.csv")],
     knob: Annotated[
         list[str] | None,
-        typer.Option(help="A column that is a knob, with its present level: batch=64; else the last. Once per knob."),
+        typer.Option(
+            help="A column that is a knob, with its present level: batch=64; else the last. Once per knob.",
+            metavar="NAME=LEVELS",
+        ),
     ] = None,
     limit: Limits = None,
     minimise: Minimise = "energy",

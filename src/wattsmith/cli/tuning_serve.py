@@ -54,15 +54,19 @@ def serve(
         list[str] | None,
         typer.Option(
             help="batch=1,2,4, concurrency=1,2, wait=0,5ms, pace=0,10ms, precision=fp32,bf16, layout, graph=off,on, "
-            "share=100%,50%, threads, affinity=0-3,0-7, or one of the machine: gpu:0/power_limit=400W,700W."
+            "share=100%,50%, threads, affinity=0-3,0-7, or one of the machine: gpu:0/power_limit=400W,700W.",
+            metavar="NAME=LEVELS",
         ),
     ] = None,
     at: Annotated[
-        list[str] | None, typer.Option(help="Where a knob is now, such as batch=4; else its first level.")
+        list[str] | None,
+        typer.Option(help="Where a knob is now, such as batch=4; else its first level.", metavar="NAME=LEVEL"),
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="Size of one query, such as 3x224x224 or 128:int64; once per input."),
+        typer.Option(
+            "--input", help="Size of one query, such as 3x224x224 or 128:int64; once per input.", metavar="SIZE"
+        ),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cuda:0 and so on, or cpu; else the first GPU, if any.", metavar="NAME")
