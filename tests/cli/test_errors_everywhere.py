@@ -341,6 +341,12 @@ def test_a_mistake_of_ours_is_one_message_and_its_traceback_can_be_had(capsys, m
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_name_that_is_no_text_is_told(wattsmith_here):
+    _, err = wattsmith_here("record", "show", "caf\udcff", code=2)
+    assert "caf\\udcff" in err
+    assert "mistake in wattsmith" not in err
+
+
 def test_a_port_that_is_taken_is_named(wattsmith_here, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -55,6 +55,9 @@ def complain(problem: Exception) -> int:
     if isinstance(problem, OSError):  # such as standard output on a full disk
         _say(f"{problem.filename}: {problem.strerror}" if problem.filename and problem.strerror else str(problem))
         return WRONG
+    if isinstance(problem, UnicodeEncodeError):  # what was typed reaches Python as bytes that stand for themselves
+        _say(f"{problem.object!a} holds bytes that are no text in UTF-8; give it another name")
+        return WRONG
     if isinstance(problem, ModuleNotFoundError) and (package := (problem.name or "").partition(".")[0]) in EXTRAS:
         _say(f"this needs {package}, which is not installed: pip install 'wattsmith[{EXTRAS[package]}]'")
         return WRONG
@@ -122,4 +125,4 @@ def _value_named(problem: Any) -> str | None:
 def _say(words: str) -> None:
     for pattern, plain in _PLAINER:
         words = pattern.sub(plain, words)
-    sys.stderr.write(f"wattsmith: {words}\n")
+    sys.stderr.write(f"wattsmith: {words.encode(errors='backslashreplace').decode()}\n")
