@@ -9,7 +9,7 @@ from wattsmith.sim.jobs import SimulatedJobEngine
 from wattsmith.store.opening import open_service_store
 from wattsmith.terms.errors import NotRead, NotWritten
 from wattsmith.terms.schedule import Job, Need, OperatingPoint, PoolNode, Response
-from wattsmith.terms.service import JobState, ServedJob
+from wattsmith.terms.service import JobState, Predicted, ServedJob
 from wattsmith.terms.work import Setting
 
 AWAY = (NotWritten, NotRead)
@@ -93,7 +93,7 @@ class Pool:
                 self.store,
                 self.engine,
                 now_s=self.clock,
-                predict=lambda _job, _devices, _point: None,
+                predict=lambda job, _devices, _point: Predicted(steps=job.steps),
                 ended=lambda job, _result: self.done.append(job.id),
                 notice=lambda kind, key: self.noticed.append((kind, key)),
             )

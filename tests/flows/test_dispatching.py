@@ -252,6 +252,37 @@ def test_told_to_make_room_a_job_that_ends_well_is_done(narrow):
     assert (narrow.state(job), len(narrow.machines.orders)) == ("done", 1)
 
 
+def test_told_to_make_room_a_job_that_saves_and_leaves_with_0_goes_on_later(narrow):
+    job = narrow.submit()
+    narrow.dispatcher.set_budget(50.0)
+    narrow.machines.end(f"{job}.1", 0, "it was stopped", steps=9.0)
+    narrow.tick()
+    assert narrow.state(job) == "waiting"
+    narrow.dispatcher.set_budget(1000.0)
+    narrow.tick()
+    assert (narrow.state(job), narrow.machines.live) == ("starting", [f"{job}.2"])
+
+
+def test_told_to_make_room_a_job_that_had_told_all_its_steps_is_done(narrow):
+    job = narrow.submit()  # of 100 steps
+    narrow.dispatcher.set_budget(50.0)
+    narrow.machines.end(f"{job}.1", 0, "it was stopped", steps=100.0)
+    narrow.tick()
+    assert narrow.state(job) == "done"
+
+
+def test_a_job_that_took_too_long_has_failed_though_it_left_with_0(narrow):
+    job = narrow.submit(retries=1)
+    for attempt in (1, 2):
+        narrow.machines.end(f"{job}.{attempt}", 0, "it took longer than 3 s")
+        narrow.tick()
+        narrow.tick()
+    assert (narrow.state(job), narrow.job(job).reason) == (
+        "failed",
+        "its command ended with 0: it took longer than 3 s",
+    )
+
+
 def test_a_budget_that_is_lower_after_a_restart_holds(narrow):
     job = narrow.submit()
     narrow.machines.run(f"{job}.1")

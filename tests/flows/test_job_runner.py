@@ -11,7 +11,7 @@ import pytest
 
 from wattsmith.engines.attempt_folder import lay_out, read_result, read_status
 from wattsmith.flows.job_energy import energy_of
-from wattsmith.flows.job_runner import RUNNER, environment_of
+from wattsmith.flows.job_runner import RUNNER, environment_of, memory_taken
 from wattsmith.flows.job_steps import Steps
 from wattsmith.sim.nvml import SimulatedNvml
 from wattsmith.terms.energy import DomainEnergy, Source, Window
@@ -89,6 +89,21 @@ def test_a_job_on_the_cpu_has_the_energy_of_the_cpu_and_the_memory_of_its_larges
     assert 10 * result.duration_s * 0.9 <= result.energy_j <= 65 * result.duration_s * 1.1
     assert result.energy_source is Source.MODELLED
     assert result.peak_memory_bytes == pytest.approx(210_000_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("told", "seen", "looks", "taken"),
+    [(None, 2, 1, None), (None, 8, 20, 8), (9, 2, 1, 9), (9, 12, 20, 12), (None, None, 20, None)],
+)
+def test_of_a_job_that_was_hardly_seen_the_memory_is_what_the_kernel_tells_or_unknown(told, seen, looks, taken):
+    assert memory_taken(told, seen, looks) == taken
+
+
+def test_a_job_that_ended_while_the_disk_was_full_has_its_exit_code(tmp_path):
+    """What tells that it ended cannot be written down at first; what became of it can, a moment later."""
+    in_the_way = "import os; os.mkdir(os.environ['WATTSMITH_ATTEMPT'] + '/.ended.json.new')"
+    result = read_result(run(tmp_path, command=("python", "-c", in_the_way))[0])
+    assert (result.exit_code, result.why) == (0, None)
 
 
 def test_a_runner_takes_less_than_half_a_second_of_its_own(tmp_path):

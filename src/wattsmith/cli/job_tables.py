@@ -209,7 +209,9 @@ def _attempts(attempts: list[Plain]) -> Table:
         if one.get("lost"):
             ended = f"lost: {one['lost']}"
         elif result:
-            ended = f"exit code {result.get('exit_code')}" + (f", {result['why']}" if result.get("why") else "")
+            code = result.get("exit_code")
+            said = [None if code is None else f"exit code {code}", result.get("why")]
+            ended = ", ".join(filter(None, said)) or "never started"
         else:
             ended = "runs"
         devices = ",".join(map(str, one["devices"]))

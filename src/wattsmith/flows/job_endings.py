@@ -12,10 +12,10 @@ MADE_ROOM = "it made room, for power was short"
 def after_ending(job: ServedJob, attempt: Attempt, result: JobResult, now_s: float) -> tuple[Attempt, dict[str, Any]]:
     """ATTEMPT with how it ended, and what changes of its JOB."""
     ended = replace(attempt, ended_s=now_s, result=result)
-    failures = 1 + sum(1 for one in job.attempts if one.id != attempt.id and _failed(one))
+    failures = 1 + sum(1 for one in job.attempts if one.id != attempt.id and _failed(one, job))
     if job.state is JobState.STOPPING:
         return ended, {"state": JobState.CANCELLED, "ended_s": now_s}
-    if result.exit_code == 0:
+    if result.exit_code == 0 and not _cut_short(job, result):
         return ended, {"state": JobState.DONE, "ended_s": now_s, "reason": None, "steps": result.steps}
     if job.state is JobState.PAUSING:
         ended = replace(ended, result=replace(result, why=MADE_ROOM))
@@ -33,10 +33,19 @@ def after_loss(job: ServedJob | None, attempt: Attempt, why: str, now_s: float) 
     return gone, {"state": JobState.WAITING, "reason": f"it runs again: {why}", "steps": None}
 
 
-def _failed(attempt: Attempt) -> bool:
+def _cut_short(job: ServedJob, result: JobResult) -> bool:
+    """Whether it was told to end with steps to go: many programs then save what they have and leave with 0."""
+    steps = None if job.predicted is None else job.predicted.steps
+    told_all = steps is not None and result.steps is not None and result.steps >= steps
+    return result.why is not None and not told_all
+
+
+def _failed(attempt: Attempt, job: ServedJob) -> bool:
     """Whether it counts against the retries of its job: those that made room do not, nor those that were lost."""
     result = attempt.result
-    return result is not None and result.exit_code != 0 and result.why != MADE_ROOM
+    if result is None or result.why == MADE_ROOM:
+        return False
+    return result.exit_code != 0 or _cut_short(job, result)
 
 
 def _failure(result: JobResult) -> str:

@@ -39,6 +39,7 @@ from wattsmith.terms.jobs import AttemptOrder, AttemptStatus, JobResult, Stage
 RUNNER = (sys.executable, "-P", "-m", "wattsmith.flows.job_runner")  # -P: what lies around is not imported
 GRACE_S = 10.0  # between asking a job to end and ending it
 TELL_S = 1.0
+ENOUGH_LOOKS = 5  # LOOK_S apart, to say how much memory it took
 KEEP_TRYING_S = 600.0  # to write the result down: a disk that is full may be emptied
 OWN_PYTHON = ("python", "python3")
 AMD = ("amd", "mi", "radeon", "gfx")  # how the names of AMD's kinds begin
@@ -176,6 +177,7 @@ class Run:
         self._began_s = 0.0  # of the clock that only goes forward
         self._tell_s = 0.0
         self._seen_bytes: int | None = None  # the most that one process of it was seen to hold
+        self._looks = 0
         self._steps = Steps(folder / "progress", time.time())
         self._status = AttemptStatus(stage=Stage.STARTING, node=order.node, devices=order.devices)
 
@@ -211,14 +213,15 @@ class Run:
         duration_s = time.monotonic() - began_s
         # Meters take up to half a second to be read to the end; that it has ended is safe before.
         cut_short = JobEnergy(why="its runner was killed before the meters were read")
-        write_ended(self._folder, self._result(ended[0], duration_s, cut_short, None, None))
+        with contextlib.suppress(OSError):  # a full disk: the result is tried for longer
+            write_ended(self._folder, self._result(ended[0], duration_s, cut_short, None, None))
         energy = meters.end()
         end_descendants()
         self._steps.look(time.time())
         self._tell(meters)
         code, largest_bytes = ended
-        known = [one for one in (largest_bytes, self._seen_bytes) if one is not None]
-        return self._result(code, duration_s, energy, meters.peak_memory_bytes, max(known, default=None))
+        taken_bytes = memory_taken(largest_bytes, self._seen_bytes, self._looks)
+        return self._result(code, duration_s, energy, meters.peak_memory_bytes, taken_bytes)
 
     def _tick(self, pid: int, meters: JobMeters, passed_s: float) -> None:
         if self._bell.slipped:
@@ -226,6 +229,7 @@ class Run:
             os._exit(1)  # nobody asks for a result any more; it may be running elsewhere by now
         self._steps.look(time.time())
         meters.look()
+        self._looks += 1
         if self._order.kind == CPU and (seen_bytes := largest_resident_bytes()) is not None:
             self._seen_bytes = max(self._seen_bytes or 0, seen_bytes)
         timeout_s = self._order.timeout_s
@@ -288,6 +292,15 @@ class Run:
             simulated=energy.simulated,
             why=self._why,
         )
+
+
+def memory_taken(told_bytes: int | None, seen_bytes: int | None, looks: int) -> int | None:
+    """The most that one process of it held: as the kernel told at its end, or as was seen in so many LOOKS.
+
+    Of what ended a moment after it began only the beginning was seen, before it had taken what it needs.
+    """
+    known = [told_bytes, seen_bytes if looks >= ENOUGH_LOOKS else None]
+    return max((one for one in known if one is not None), default=None)
 
 
 def _wait_for(pid: int) -> tuple[int, int | None] | None:

@@ -334,4 +334,6 @@ def attempt_lanes(job: ServedJob, now_s: float) -> Markup:
 def _how_it_ended(one: Attempt) -> str:
     if one.result is None:
         return "ended"
-    return "done" if one.result.exit_code == 0 else "stopped" if one.result.why else f"exit code {one.result.exit_code}"
+    if one.result.why:
+        return "stopped"
+    return "done" if one.result.exit_code == 0 else f"exit code {one.result.exit_code}"
