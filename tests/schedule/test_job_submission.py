@@ -2,6 +2,9 @@
 
 import pytest
 
+from wattsmith.flows.estimating import PRECISIONS
+from wattsmith.flows.models.steps import OPTIMIZERS
+from wattsmith.schedule.job_files import WORDS
 from wattsmith.schedule.job_submission import read_job, submitted_job
 from wattsmith.terms.errors import BadInput
 
@@ -78,6 +81,12 @@ def wrong(text):
         ("EMPTY: ", "A: [b]", 4, "environment.A", "must be a word"),
         ("data: digits", "data: ../secrets", 5, "data", "name of a folder below the service's data"),
         ("batch: 64", "batch: many", 8, "batch", "must be a number, got 'many'"),
+        ("batch: 64", "precision: fp99", 8, "precision", "must be one of fp32, tf32, bf16, fp16; got 'fp99'"),
+        ("batch: 64", "mode: dance", 8, "mode", "must be one of train, infer"),
+        ("batch: 64", "optimizer: adamx", 8, "optimizer", "must be one of sgd, adam, adamw, none"),
+        ("batch: 64", "layout: [x]", 8, "layout", "must be one of contiguous, channels-last; got a list"),
+        ("batch: 64", "memory: 8", 8, "memory", "has no unit"),
+        ("batch: 64", "doubt: 500%", 8, "doubt", "must be a share"),
         ("gpus: {most: 2}", "gpus: {least: 3, most: 2}", 11, "gpus", "at least 3 and at most 2"),
         ("gpus: {most: 2}", "gpus: {moist: 2}", 11, "gpus.moist", "did you mean most"),
         ("deadline: 1h", "deadline: soon", 12, "deadline", "is no time"),
@@ -111,6 +120,27 @@ def test_all_that_is_wrong_is_told_at_once_by_line():
 def test_step_and_power_are_wrong_at_once():
     told = wrong("name: a\ncommand: [a]\nsteps: 1\nstep: 100\npower: much\n")
     assert [line for _, line, _ in told.problems] == [4, 5]
+
+
+def test_figures_are_wrong_though_a_curve_is_taken_instead():
+    told = wrong("name: a\ncommand: [a]\nsteps: 1\nstep: -5ms\npower: 3kg\ncurve: [{step: 1s, power: 5W}]\n")
+    assert [line for _, line, _ in told.problems] == [4, 5]
+
+
+def test_all_that_is_wrong_with_the_number_of_devices_is_told_at_once():
+    told = wrong(JOB.replace("{most: 2}", "{most: 0, least: x, fewest: perhaps, moist: 1}"))
+    assert {where for where, _, _ in told.problems} == {"gpus.most", "gpus.least", "gpus.fewest", "gpus.moist"}
+
+
+def test_a_job_of_which_no_name_is_known_is_told_each_of_them_and_what_is_missing():
+    told = wrong("nom: a\ncommande: [a]\n")
+    assert "got names with values" not in str(told)
+    assert all(part in str(told) for part in ("'nom' is not known", "a job needs a name", "what is to be run"))
+
+
+def test_the_words_of_a_model_are_those_that_a_step_is_traced_with():
+    assert WORDS["precision"] == PRECISIONS
+    assert set(WORDS["optimizer"]) == {*OPTIMIZERS, "none"}
 
 
 def test_a_time_that_no_calendar_has_is_refused():

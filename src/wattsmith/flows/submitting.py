@@ -9,6 +9,8 @@ from typing import Any
 from wattsmith.flows.devices import Tell
 from wattsmith.flows.estimating import how_to_estimate, traced_step
 from wattsmith.flows.models import load_model
+from wattsmith.flows.models.inputs import parse_input
+from wattsmith.flows.models.problems import InputsDoNotFit
 from wattsmith.schedule.job_submission import SubmittedJob, read_job
 from wattsmith.schedule.yaml_tree import Value, Wrongs
 from wattsmith.terms.errors import WattsmithError
@@ -38,6 +40,7 @@ def ready_job(path: Path, tell: Tell = lambda _: None) -> ReadyJob:
     structure: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     if job.work.model:
+        _check_input(job)
         tell("tracing a step of the model")
         structure, notes = traced_structure(job, folder)
     return ReadyJob(
@@ -81,11 +84,26 @@ def _content(at: Value, path: Path, folder: Path) -> bytes:
         raise at.wrong(f"cannot be read: {refused.strerror}") from refused
 
 
+def _check_input(job: SubmittedJob) -> None:
+    """Raise BadInput where the shapes of its inputs are not understood, each with its line."""
+    if "input" not in job.work.model:
+        return
+    at, wrongs = _field(job, "input"), Wrongs()
+    for one in at.items() if isinstance(at.plain, list) else [at]:
+        with wrongs.gathered():
+            text = one.text()
+            try:
+                parse_input(text)
+            except InputsDoNotFit as refused:
+                raise one.wrong(str(refused)) from refused
+    wrongs.tell()
+
+
 def traced_structure(job: SubmittedJob, folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A step of the job's model as a service takes it, and what was assumed. FOLDER is where its files are."""
     written = job.work.model
     options = {name: written[name] for name in STRUCTURAL if name in written}
-    if str(options.get("optimizer", "")).lower() == "none":
+    if options.get("optimizer") == "none":
         options["optimizer"] = None
     inputs = written.get("input")
     try:

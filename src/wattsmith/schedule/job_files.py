@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,12 @@ MODEL = (
     *("model", "input", "batch", "precision", "mode", "optimizer", "layout", "accumulation", "compiled"),
     *("samples", "epochs", "record"),
 )
+WORDS = {  # that these fields of a model may hold
+    "mode": ("train", "infer"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "layout": ("contiguous", "channels-last"),
+    "optimizer": ("sgd", "adam", "adamw", "none"),
+}
 JOB = (
     *("name", "steps", "gpus", "scaling", "on", *FIGURES, *MODEL, "release", "deadline", "pausable", "pause_every"),
     *("resume", "after", "weight", "micro_batch", "concurrency", "loader_workers", "pacing_gap"),
@@ -138,14 +145,15 @@ def written_job(at: Value, now_s: float, wrongs: Wrongs, more: tuple[str, ...] =
 
     MORE are names of fields that somebody else reads.
     """
-    fields = at.fields((*JOB, *more), wrongs) if isinstance(at.plain, dict) else {}
-    if not fields:
+    says = isinstance(at.plain, dict) and bool(at.plain)
+    fields = at.fields((*JOB, *more), wrongs) if says else {}
+    if not says:
         wrongs.add(at.wrong(f"a job holds names with values, such as name: …; got {at.said}"))
 
     def read(name: str, how: Callable[[Value], Read], otherwise: Read) -> Read:
         return wrongs.read(fields, name, how, otherwise)
 
-    if fields and "name" not in fields:
+    if says and "name" not in fields:
         wrongs.add(at.wrong("a job needs a name"))
     figures: dict[str, Figures] = {}
     kinds: dict[str, Value] = read("on", _kinds, {})
@@ -156,11 +164,17 @@ def written_job(at: Value, now_s: float, wrongs: Wrongs, more: tuple[str, ...] =
         with wrongs.gathered():
             figures[""] = _figures(at, fields, fields)
     model = {name: read(name, _plain, None) for name in MODEL if name in fields} if "model" in fields else {}
-    if fields and not {"on", "curve", "step", "model", "match"} & set(fields):
+    # What nobody takes must be right all the same.
+    read("memory", partial(positive_at, kind="memory"), None)
+    read("doubt", _doubt, None)
+    if "curve" in fields or "step" not in fields:
+        read("step", partial(positive_at, kind="time"), None)
+        read("power", partial(positive_at, kind="power"), None)
+    if says and not {"on", "curve", "step", "model", "match"} & set(fields):
         wrongs.add(
             at.wrong("how does it run? Give step and power, a curve, figures on: devices, or a model to estimate")
         )
-    if fields and "steps" not in fields and not ("model" in fields and "samples" in fields):
+    if says and "steps" not in fields and not ("model" in fields and "samples" in fields):
         wrongs.add(at.wrong("how much is there to do? Give steps, or samples and epochs of a model"))
     return WrittenJob(
         name=read("name", Value.text, ""),
@@ -264,12 +278,15 @@ def _rate(fields: Mapping[str, Value]) -> float:
 
 def _wanted(at: Value) -> Wanted:
     if isinstance(at.plain, dict):
-        fields = at.fields(("least", "most", "fewest"))
-        least = count_at(fields["least"]) if "least" in fields else 1
-        most = count_at(fields["most"]) if "most" in fields else None
+        wrongs = Wrongs()
+        fields = at.fields(("least", "most", "fewest"), wrongs)
+        least = wrongs.read(fields, "least", count_at, 1)
+        most: int | None = wrongs.read(fields, "most", count_at, None)
+        fewest = wrongs.read(fields, "fewest", _yes, False)
+        wrongs.tell()
         if most is not None and most < least:
             raise at.wrong(f"at least {least} and at most {most} cannot both be")
-        return Wanted(least=least, most=most, fewest="fewest" in fields and _yes(fields["fewest"]))
+        return Wanted(least=least, most=most, fewest=fewest)
     if at.plain == "fewest":
         return Wanted(most=None, fewest=True)
     count = count_at(at)
@@ -281,13 +298,15 @@ def _names(at: Value) -> tuple[str, ...]:
 
 
 def _plain(at: Value) -> object:
-    if isinstance(at.plain, list):
-        return [_plain(one) for one in at.plain]
     name = at.place.rpartition(".")[2]
+    if isinstance(at.plain, list) and name == "input":
+        return [one.text() for one in at.plain]
     if name in ("batch", "samples", "epochs", "accumulation"):
         return count_at(at)
     if name == "compiled":
         return _yes(at)
+    if name in WORDS and at.plain not in WORDS[name]:
+        raise at.wrong(f"must be one of {', '.join(WORDS[name])}; got {at.said}")
     return at.text()
 
 
