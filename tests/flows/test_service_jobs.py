@@ -111,6 +111,10 @@ def test_under_a_budget_of_the_pool_what_nobody_can_judge_is_refused_or_waits(se
     assert service.job(third.id).state == "starting"
 
 
+def test_a_pool_says_whose_idle_power_a_budget_does_not_count(service):
+    assert service.pool()["idle_unknown_because"].startswith("what devices of here (2 × cpu) draw while they idle is")
+
+
 def test_stated_figures_are_taken_where_nothing_was_measured(submit):
     job = submit("step: 10ms\npower: 30W\ndeadline: 1h\npower_budget: 90W\n")
     assert job.predicted.duration_s.value == pytest.approx(0.1)

@@ -84,6 +84,13 @@ def test_the_budget_puts_two_jobs_one_after_the_other():
     assert together.end_s == HOUR_S
 
 
+def test_a_plan_under_a_budget_says_whose_idle_power_is_not_counted():
+    (note,) = make_plan([job("a")], pool(2, 1), wish(budget_w=150.0)).notes
+    assert "of n0 (2 × gpu), n1 (1 × gpu) draw while they idle is not known, and not counted" in note
+    assert make_plan([job("a")], pool(2), wish()).notes == ()
+    assert make_plan([job("a")], pool(2, idle_w=0.0), wish(budget_w=150.0)).notes == ()
+
+
 def test_the_doubt_keeps_a_part_of_the_budget_free():
     doubtful = replace(STEADY, doubt=Doubt(power_ratio=0.05))
     jobs = [job(name, curve=doubtful) for name in "ab"]

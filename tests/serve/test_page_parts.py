@@ -158,6 +158,16 @@ def test_coverage_counts_runs_in_cells():
 # Attention
 
 
+def test_a_budget_that_is_not_kept_or_does_not_count_all_needs_attention():
+    told = {"over_budget_because": "the pool draws 100 W too much", "idle_unknown_because": "of here nobody knows"}
+    found = notices([], [], POOL | told | {"budget_w": 500.0, "power_w": None}, runs=1, now_s=0.0)
+    assert [(one.grave, one.text) for one in found] == [
+        (True, "the pool draws 100 W too much"),
+        (False, "Of the budget: of here nobody knows"),
+    ]
+    assert notices([], [], POOL | {**told, "over_budget_because": None, "budget_w": None}, runs=1, now_s=0.0) == []
+
+
 def test_nothing_needs_attention_where_all_is_well():
     assert notices([JOB], [CLIENT], POOL, runs=10, now_s=1001.0) == []
 

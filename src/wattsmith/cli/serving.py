@@ -2,11 +2,12 @@
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -117,7 +118,7 @@ def serve_command(
         return
     for name in ONE_THREAD:  # before numpy is there
         os.environ.setdefault(name, "1")
-    _check(data, engine, ray_address, retention)
+    _check(data, engine, ray_address, {"--retention": retention, "--keep-decided": keep_decided})
     try:
         from wattsmith.flows.service import ServiceOptions, open_service
         from wattsmith.serve import running
@@ -144,6 +145,7 @@ def serve_command(
         if not is_loopback(host):
             _warn(_REACHABLE.format(host=host))
         with open_service(options) as service:
+            _warn_of_budget(service.pool())
             where = running.first_token(service, home)
             said = Serving(url=running.url_of(listening), home=home, admin_token=where, pid=os.getpid())
             server = running.server(
@@ -155,21 +157,27 @@ def serve_command(
             running.run(server, listening)
 
 
-def _check(data: Path | None, engine: str, ray_address: str | None, retention: str) -> None:
+def _check(data: Path | None, engine: str, ray_address: str | None, times: Mapping[str, str]) -> None:
     """What would be noticed only when somebody needs it."""
     one_of("--engine", engine, ("local", "ray"))
     if ray_address is not None and engine != "ray":
         raise BadInput(f"--ray-address {ray_address} is for --engine ray; the engine is {engine}")
     if data is not None and not data.expanduser().is_dir():
         raise BadInput(f"--data must be a folder of this machine, and there is none at {data}")
-    if parse_quantity(retention, "time") <= 0:
-        raise BadInput(f"--retention must be positive, got {retention!r}")
+    for option, time in times.items():
+        if parse_quantity(time, "time") <= 0:
+            raise BadInput(f"{option} must be positive, got {time!r}")
 
 
 _REACHABLE = (
     "{host} is reached from other machines. Tokens and telemetry cross the network in the clear, and whoever has a "
     "token of role submit runs programs here: put a reverse proxy with TLS before it, see docs/service.md"
 )
+
+
+def _warn_of_budget(pool: Mapping[str, Any]) -> None:
+    if pool["budget_w"] is not None and pool["idle_unknown_because"] is not None:
+        _warn(f"of the budget: {pool['idle_unknown_because']}")
 
 
 def _say_ready(said: Serving, *, as_json: bool) -> None:

@@ -120,7 +120,7 @@ def with_sheet(node: PoolNode) -> PoolNode:
         node,
         memory_bytes=node.memory_bytes or sheet.memory_bytes,
         power_limits_w=node.power_limits_w,
-        idle_w=node.idle_w or (sheet.idle_w or 0.0),
+        idle_w=sheet.idle_w if node.idle_w is None else node.idle_w,
     )
 
 
@@ -199,7 +199,8 @@ def _speedup(written: WrittenJob, count: int) -> float:
 
 
 def _idle_w(kind: str, nodes: Sequence[PoolNode]) -> float:
-    return min(node.idle_w for node in nodes if node.kind == kind)
+    """What is counted for a device of KIND while it idles, which a job that runs on it takes the place of."""
+    return min(node.idle_w or 0.0 for node in nodes if node.kind == kind)
 
 
 def _stated(given: Figures, written: WrittenJob, kind: str, count: int, nodes: Sequence[PoolNode]) -> Need:

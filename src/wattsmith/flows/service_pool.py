@@ -21,8 +21,8 @@ from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.jobs import AttemptStatus, JobEngine
 from wattsmith.terms.machine import Gpu
-from wattsmith.terms.schedule import PoolNode
-from wattsmith.terms.service import Document, ServiceStore
+from wattsmith.terms.schedule import PoolNode, idle_unknown_of
+from wattsmith.terms.service import Document, ServiceStore, check_name
 
 FRESH_S = 10.0  # a report that is older says nothing of now
 
@@ -73,6 +73,8 @@ def engine_for(options: ServiceOptions, owner: str) -> JobEngine:
                 f"{pool} names {len(nodes)} machines, and --engine local runs jobs on this one alone; "
                 "for several machines start a Ray cluster and give --engine ray"
             )
+        for node in nodes:
+            check_name("node", node.name)  # it is one of the clients
         return ProcessEngine(home, nodes, RUNNER)
     if name == "ray":
         from wattsmith.engines.ray_jobs import RayJobEngine
@@ -143,6 +145,7 @@ def pool_view(state: PoolState, statuses: Mapping[str, AttemptStatus | None]) ->
         "believed_w": state.idle_w + state.drawn_w,
         "over_budget_w": None if math.isinf(state.budget_w) else state.over_w,
         "over_budget_because": why_over_budget(state),
+        "idle_unknown_because": idle_unknown_of(node for name, node in state.nodes.items() if name not in state.lost),
         "power_unknown_of": [name for name, one in state.running.items() if not one.power_known],
         "guard_w": SIGMAS * math.sqrt(max(0.0, state.square)),
         "waiting": len(state.waiting),

@@ -118,7 +118,7 @@ class PoolState:
 
 def empty_pool(nodes: Mapping[str, PoolNode], budget_w: float = math.inf) -> PoolState:
     """A pool with nothing to do."""
-    idle_w = sum(node.base_w + node.count * node.idle_w for node in nodes.values())
+    idle_w = sum(node.known_idle_w for node in nodes.values())
     if budget_w < idle_w:
         raise NoPlan(
             f"the pool draws {format_quantity(idle_w, 'power')} when idle, more than the budget of "
@@ -391,7 +391,7 @@ def _lost(state: PoolState, node: str) -> tuple[PoolState, list[Action]]:
     if node not in state.nodes or node in state.lost:
         return state, [PassedOver(why=f"{node!r} is not a node of this pool that works")]
     gone = state.nodes[node]
-    idle_w = state.idle_w - gone.base_w - gone.count * gone.idle_w
+    idle_w = state.idle_w - gone.known_idle_w
     free = {name: devices for name, devices in state.free.items() if name != node}
     state = replace(state, lost=state.lost | {node}, free=free, idle_w=max(0.0, idle_w))
     stopped = []
@@ -405,7 +405,7 @@ def _back(state: PoolState, name: str) -> tuple[PoolState, list[Action]]:
     if name not in state.lost:
         return state, [PassedOver(why=f"{name!r} was not lost")]
     node = state.nodes[name]
-    idle_w = state.idle_w + node.base_w + node.count * node.idle_w
+    idle_w = state.idle_w + node.known_idle_w
     state = replace(state, lost=state.lost - {name}, free={**state.free, name: _all_devices(node)}, idle_w=idle_w)
     return _started(state)
 

@@ -131,7 +131,7 @@ def _node(at: Value) -> PoolNode:
             kind=fields["device"].text().lower(),
             count=count_at(fields["count"]) if "count" in fields else 1,
             memory_bytes=None if memory is None else int(positive_at(memory, "memory")),
-            idle_w=_quantity(fields["idle"], "power") if "idle" in fields else 0.0,
+            idle_w=_quantity(fields["idle"], "power") if "idle" in fields else None,
             base_w=_quantity(fields["base"], "power") if "base" in fields else 0.0,
             power_limits_w=ends_w,
             excluded=tuple(count_at(one, least=0) for one in excluded),

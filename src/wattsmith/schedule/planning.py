@@ -12,7 +12,7 @@ from wattsmith.schedule.programs import Bound, bound_of, place_exactly
 from wattsmith.schedule.series import HOUR_S, Series, iso
 from wattsmith.schedule.slots import Grid, Room, Slotted, in_order, place_all, stretches_of
 from wattsmith.terms.quantity import format_quantity
-from wattsmith.terms.schedule import Job, Need, NoPlan, Objective, Plan, PoolNode, Stretch
+from wattsmith.terms.schedule import Job, Need, NoPlan, Objective, Plan, PoolNode, Stretch, idle_unknown_of
 
 MOST_SLOTS = 400
 SLOTS_TO_HOLD = 50_000  # asked for; more would take the memory of the machine
@@ -58,7 +58,7 @@ def make_plan(
     jobs = [_that_fit(job, nodes, sizes or {}, exact=wish.exact) for job in jobs]
     _check_lengths(jobs)
     jobs = _in_time_for_others(jobs, wish)
-    idle_w = sum(node.base_w + node.count * node.idle_w for node in nodes)
+    idle_w = sum(node.known_idle_w for node in nodes)
     _check_budget(wish, idle_w)
     grid = _grid(jobs, nodes, wish, idle_w)
     sigmas = NormalDist().inv_cdf(1 - wish.overshoots)
@@ -300,7 +300,7 @@ def _plan(
 ) -> Plan:
     stretches = stretches_of(slotted, grid)
     end_s = max((one.until_s for one in stretches), default=grid.begin_s)
-    idle_by_node = {node.name: node.idle_w for node in nodes}
+    idle_by_node = {node.name: node.idle_w or 0.0 for node in nodes}
     drawn_w, guard_w = _most_w(stretches, jobs, idle_by_node, NormalDist().inv_cdf(1 - wish.overshoots))
     value = {
         Objective.TIME: end_s - grid.begin_s,
@@ -308,6 +308,9 @@ def _plan(
     }.get(wish.objective, slotted.cost)
     missed = dict(slotted.missed)
     notes = []
+    unknown = idle_unknown_of(nodes)
+    if wish.budget_w is not None and unknown is not None:
+        notes.append(f"the budget holds with this exception: {unknown}")
     if any(job.pausable and job.pause_every_s for job in jobs):
         notes.append("each pause is counted with the work since the last checkpoint, at most")
     return Plan(

@@ -115,7 +115,7 @@ def with_node(state: PoolState, node: PoolNode) -> PoolState:
     state = replace(
         state,
         nodes={**state.nodes, node.name: node},
-        idle_w=state.idle_w + node.base_w + node.count * node.idle_w,
+        idle_w=state.idle_w + node.known_idle_w,
     )
     return with_free(state, node.name)
 
@@ -132,5 +132,5 @@ def set_aside(state: PoolState, name: str) -> PoolState:
     node = state.nodes.get(name)
     if node is None or name in state.lost:
         return state
-    idle_w = max(0.0, state.idle_w - node.base_w - node.count * node.idle_w)
+    idle_w = max(0.0, state.idle_w - node.known_idle_w)
     return with_free(replace(state, lost=state.lost | {name}, idle_w=idle_w), name)

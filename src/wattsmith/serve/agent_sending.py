@@ -110,7 +110,7 @@ class Sender:
 
     def _away(self, why: str, wait_s: float | None) -> float:
         if self._said != why:
-            self.tell(f"{why}. Reports are kept until it answers.")
+            self.tell(f"{str(why).rstrip('.')}. Reports are kept until it answers.")
             self._said = why
         pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S) * self.chance.uniform(0.5, 1.0)
         self._failures = min(self._failures + 1, 20)

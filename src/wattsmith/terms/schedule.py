@@ -1,13 +1,14 @@
 """How work answers to settings, the jobs and devices of a plan, and the plan itself."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wattsmith.terms.errors import BadTerm, WattsmithError
 from wattsmith.terms.work import Setting
 
+MOST_NAMED = 3
 NINE_IN_TEN = 1.6449  # standard deviations from the middle to either end of a 90 % interval
 
 
@@ -109,7 +110,7 @@ class PoolNode:
     kind: str  # of device: "a100"
     count: int = 1
     memory_bytes: int | None = None  # of each device; None: not known
-    idle_w: float = 0.0  # of each device
+    idle_w: float | None = None  # of each device; None: not known
     base_w: float = 0.0  # of the rest of the machine, always drawn
     power_limits_w: tuple[float, float] | None = None  # least and most that may be set; None: whatever a job asks for
     excluded: tuple[int, ...] = ()  # devices that must not be used
@@ -127,11 +128,28 @@ class PoolNode:
         """Devices that may be used."""
         return self.count - len(set(self.excluded))
 
+    @property
+    def known_idle_w(self) -> float:
+        """What is known of its draw while nothing runs: `idle_unknown_of` says what is missing."""
+        return self.base_w + self.count * (self.idle_w or 0.0)
+
     def allows(self, setting: Setting) -> bool:
         """Whether its devices may be set so."""
         if setting.power_limit_w is None or self.power_limits_w is None:
             return True
         return self.power_limits_w[0] <= setting.power_limit_w <= self.power_limits_w[1]
+
+
+def idle_unknown_of(nodes: Iterable[PoolNode]) -> str | None:
+    """What a power budget does not count, and what to do; None: the idle power of all NODES is known."""
+    unknown = [f"{node.name} ({node.count} × {node.kind})" for node in nodes if node.idle_w is None]
+    if not unknown:
+        return None
+    named = ", ".join(unknown[:MOST_NAMED]) + (f" and {len(unknown) - MOST_NAMED} more" if unknown[MOST_NAMED:] else "")
+    return (
+        f"what devices of {named} draw while they idle is not known, and not counted; "
+        "state it in the pool file, such as idle: 75W"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,10 @@ def of_pool(pool: Mapping[str, Any]) -> Iterator[Notice]:
     if budget_w is not None and power_w is not None and power_w > budget_w:
         drawn, allowed = (format_quantity(each, "power", 3) for each in (power_w, budget_w))
         yield Notice(grave=True, text=f"{drawn} is drawn, and the budget is {allowed}", link="/")
+    elif pool.get("over_budget_because"):
+        yield Notice(grave=True, text=pool["over_budget_because"], link="/")
+    if budget_w is not None and pool.get("idle_unknown_because"):
+        yield Notice(grave=False, text=f"Of the budget: {pool['idle_unknown_because']}", link="/")
 
 
 def of_jobs(jobs: Sequence[ServedJob], now_s: float) -> Iterator[Notice]:
