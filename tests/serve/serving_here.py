@@ -52,10 +52,10 @@ class Here:
         yield with_cookies
 
     @contextmanager
-    def listening(self) -> Iterator[str]:
+    def listening(self, **options: Any) -> Iterator[str]:
         """The service behind a real socket; its URL."""
         ready = threading.Event()
-        server = running.server(self.service, ServeOptions(rate_hz=1e6, burst=1e6), ready=ready.set)
+        server = running.server(self.service, ServeOptions(rate_hz=1e6, burst=1e6, **options), ready=ready.set)
         socket = running.listen("127.0.0.1", 0)
         url = running.url_of(socket)
         thread = threading.Thread(target=running.run, args=(server, socket))

@@ -1,12 +1,17 @@
 """What stands before every route: hosts, sizes, headers."""
 
 import asyncio
+import socket
+import time
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from tests.serve.serving_here import serving
 
 from wattsmith.serve.access import Buckets
 from wattsmith.serve.failing import Failed, failed_by
@@ -33,6 +38,12 @@ def guarded(hosts=LOOPBACK, body_wait_s=5.0):
 @pytest.fixture
 def client():
     return TestClient(guarded(), base_url="http://localhost")
+
+
+@pytest.fixture
+def here(tmp_path):
+    with serving(tmp_path) as here:
+        yield here
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8711", "127.0.0.1:8711", "[::1]:8711", "LOCALHOST"])
@@ -101,6 +112,24 @@ def asked(app, headers, messages=None):
 def test_a_body_that_never_ends_is_given_up_on():
     first = {"type": "http.request", "body": b"x", "more_body": True}
     assert asked(guarded(body_wait_s=0.1), [(b"host", b"localhost")], [first])["status"] == 408
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+def test_a_connection_on_which_no_request_comes_is_closed(here, begun):
+    with here.listening(head_wait_s=0.2) as url:
+        address = urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=30) as left:
+            left.sendall(begun)
+            assert left.recv(1) == b""
+
+
+def test_a_request_that_is_waited_for_longer_than_a_head_is_answered(here):
+    token = {"Authorization": f"Bearer {here.tokens['read']}"}
+    with here.listening(head_wait_s=2.0) as url:
+        began_s = time.monotonic()
+        answer = httpx.get(f"{url}/api/v1/events?after=1000000&wait_s=4", headers=token, timeout=30)
+        assert (answer.status_code, answer.json()["events"]) == (200, [])
+        assert time.monotonic() - began_s > 3.0
 
 
 def test_every_answer_bears_the_headers_that_browsers_need(client):

@@ -38,6 +38,7 @@ class ServeOptions:
     burst: float = 200.0
     most_body_bytes: int = 16 << 20
     body_wait_s: float = 60.0
+    head_wait_s: float = 80.0  # longer than a connection is kept that is not used
 
 
 def make_app(service: Service, options: ServeOptions | None = None) -> FastAPI:

@@ -9,11 +9,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wattsmith.flows.service import Service
 from wattsmith.serve.app import ServeOptions, make_app
@@ -119,7 +121,7 @@ def server(
     """
     config = uvicorn.Config(
         make_app(service, options),
-        http="h11",
+        http=cast(Any, partial(Connection, head_wait_s=options.head_wait_s)),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -154,6 +156,39 @@ def _signals_kept() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+class Connection(H11Protocol):
+    """Closed where the head of a request does not come within HEAD_WAIT_S: else a few thousand that are opened and left
+    so, by somebody without a token, keep all others out.
+    """
+
+    def __init__(self, *args: Any, head_wait_s: float, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._head_wait_s = head_wait_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(self._head_wait_s, self._close_unless_asked, self.cycle)
+
+    def _close_unless_asked(self, last: object) -> None:
+        if self.cycle is last:  # no request has come since
+            self.transport.close()
 
 
 class Server(uvicorn.Server):
