@@ -226,6 +226,8 @@ def test_bytes_that_are_no_reports_are_refused(here, body, status):
 def test_a_body_of_another_kind_is_refused(here):
     answer = here.ask("agent", "POST", "/clients/rack-1/hello", data={"a": "b"})
     assert answer.status_code == 415
+    packed = here.ask("agent", "POST", "/clients/rack-1/hello", {}, headers={"Content-Encoding": "gzip"})
+    assert (packed.status_code, "not packed" in packed.json()["error"]["message"]) == (415, True)
 
 
 def test_what_is_not_there_is_told_in_the_same_form(here):

@@ -140,6 +140,9 @@ async def body_of(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("", "application/json"):
         raise Failed(415, f"a body is JSON, sent with Content-Type: application/json; got {kind!r:.100}")
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed != "identity":
+        raise Failed(415, f"a body is sent as it is, not packed; got Content-Encoding: {packed:.100}")
     return await request.body()
 
 
