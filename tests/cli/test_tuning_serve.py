@@ -87,6 +87,11 @@ def test_it_serves_and_tunes_meanwhile(net):
             "no metric accuracy; what came is time_s",
         ),
         (("--knob", "batch=1,2", "--rate", "100", "--live", "1s"), "keeps one limit"),
+        (("--knob", "batch=1,2", "--rate", "100", "--live", "1s", "--clients", "2"), "--clients is not for --live"),
+        (
+            ("--knob", "batch=1,2", "--rate", "100", "--live", "1s", "--limit", "latency_p99<=1s", "--window", "0s"),
+            "--window must be positive",
+        ),
         (("--knob", "gpu:0/power_limit=300W", "--rate", "100", "--meters", "modelled:10W-65W"), "gpu:0"),
     ],
 )

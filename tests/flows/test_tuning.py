@@ -1,26 +1,22 @@
 """Tune a command, a function or a table: trials are kept, failures lived with, results told."""
 
 import json
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from wattsmith.flows.tuning import (
-    Goal,
-    Manner,
-    curve_in,
-    knob_of,
-    parse_knobs,
-    printed_metrics,
-    replay_table,
-    tune,
-    tune_command,
-    with_measured,
-)
-from wattsmith.terms.errors import BadInput
+from wattsmith.flows.tuning import Goal, Manner, curve_in, knob_of, parse_knobs, tune
+from wattsmith.flows.tuning_command import printed_metrics, tune_command, with_measured
+from wattsmith.flows.tuning_table import replay_table
+from wattsmith.terms.errors import BadInput, NotWritten
 from wattsmith.terms.tuning import Failed
 
 pytest.importorskip("scipy", reason="TUNING IS NOT TESTED: scipy is not installed")
+np = pytest.importorskip("numpy")
 
 BATCH = [knob_of("batch", [1, 2, 4, 8], "2")]
 
@@ -98,6 +94,57 @@ def test_a_failed_setting_is_kept_as_such(tmp_path):
     assert any(json.loads(line)["failed"] == "out of memory" for line in kept.read_text().splitlines())
 
 
+def test_what_does_not_fit_into_memory_is_a_failed_setting():
+    def measure(setting):
+        if setting["batch"] > 4:
+            raise MemoryError("8 do not fit")
+        return serve(setting)
+
+    found = tune(measure, BATCH)
+    assert found.recommendation.setting == {"batch": 4}
+    assert "MemoryError: 8 do not fit" in {one.trial.failed for one in found.trials}
+
+
+@pytest.mark.parametrize("outcome", [None, 3.0, [1.0]])
+def test_a_function_that_gives_no_metrics_is_told_what_to_give(outcome):
+    with pytest.raises(BadInput, match="a trial gives metrics by name"):
+        tune(lambda _: outcome, BATCH)
+
+
+def test_numbers_may_be_numpys(tmp_path):
+    found = tune(
+        lambda one: {"energy_j": np.float32(1 / one["batch"]), "steps": np.int64(3), "note": "warm", "odd": np.nan},
+        {"batch": np.array([1, 2, 4])},
+        trials=tmp_path / "trials.jsonl",
+    )
+    assert found.recommendation.setting == {"batch": 4}
+    assert found.trials[0].trial.metrics == {"energy_j": 1.0, "steps": 3.0}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"setting": {"batch": 2}, "metrics": [1], "noise": {}, "failed": null}',
+        '{"setting": {"batch": 2}, "metrics": {"energy_j": "much"}, "noise": {}, "failed": null}',
+        '{"setting": {"batch": 2}, "metrics": {"energy_j": 1}, "noise": {"energy": "x"}, "failed": null}',
+        '{"setting": {"batch": 2}, "metrics": {}, "noise": {}, "failed": 7}',
+        "[]",
+    ],
+)
+def test_a_line_that_is_no_trial_is_refused_with_its_place(tmp_path, line):
+    kept = tmp_path / "trials.jsonl"
+    tune(serve, BATCH, Goal(manner=Manner(budget=1)), trials=kept)
+    with kept.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(BadInput, match=r"trials\.jsonl, line 2, is not a trial"):
+        tune(serve, BATCH, trials=kept)
+
+
+def test_trials_are_kept_in_plain_files_alone():
+    with pytest.raises(NotWritten, match="no plain file"):
+        tune(serve, BATCH, trials=Path("/dev/zero"))
+
+
 def test_trials_of_another_workload_prime_a_search(tmp_path):
     kept = tmp_path / "other.jsonl"
     tune(lambda one: {"energy_j": 20 / one["batch"] + 3}, BATCH, Goal(manner=Manner(least_gain=0.0)), trials=kept)
@@ -117,6 +164,22 @@ def test_trials_of_other_knobs_cannot_prime(tmp_path):
 def test_a_file_to_prime_with_must_be_there(tmp_path):
     with pytest.raises(BadInput, match="cannot be read"):
         curve_in(tmp_path / "none.jsonl", BATCH)
+
+
+def is_running(pid):
+    """Whether a process has not ended yet; one that only waits to be buried has."""
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(true, what):
+    for _ in range(6000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain for: {what}")
 
 
 def python(program):
@@ -160,7 +223,7 @@ class TestCommand:
         assert found.trials[0].trial.metrics["time_s"] > 0.04
 
     def test_without_a_meter_energy_must_be_printed(self):
-        with pytest.raises(BadInput, match="no metric energy"):
+        with pytest.raises(BadInput, match="no meter measures it here and the command printed no energy_j"):
             tune_command(python("print('{}')"), BATCH)
 
     def test_a_command_that_prints_nothing_says_what_is_needed(self):
@@ -168,9 +231,48 @@ class TestCommand:
             tune_command(python("pass"), BATCH)
 
     def test_a_trial_that_takes_too_long_has_failed(self):
-        command = python("import time; time.sleep(60 if {batch} == 4 else 0); print('{\"energy_j\": 1}')")
-        found = tune_command(command, BATCH, Goal(manner=Manner(budget=3)), timeout_s=2.0)
-        assert "it took longer than 2 s" in {one.trial.failed for one in found.trials}
+        command = ["sh", "-c", "test {batch} = 4 && sleep 60; echo '{\"energy_j\": 1}'"]
+        found = tune_command(command, BATCH, Goal(manner=Manner(budget=3)), timeout_s=3.0)
+        assert "it took longer than 3 s" in {one.trial.failed for one in found.trials}
+
+    def test_what_a_command_leaves_running_is_ended_and_not_waited_for(self, tmp_path):
+        left = tmp_path / "left"
+        command = ["sh", "-c", f"sleep 600 & echo $! >> {left}; echo '{{\"energy_j\": 1}}'"]
+        tune_command(command, BATCH, Goal(manner=Manner(budget=2)))
+        pids = left.read_text().split()
+        assert len(pids) == 2
+        assert not any(is_running(int(pid)) for pid in pids)
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+    def test_the_command_ends_with_the_search(self, tmp_path, number):
+        left = tmp_path / "left"
+        slow = f"echo $$ > {left}.new; mv {left}.new {left}; sleep 600 & wait"
+        tuning = f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from wattsmith.flows.tuning import knob_of
+from wattsmith.flows.tuning_command import tune_command
+tune_command(["sh", "-c", {slow!r}], [knob_of("batch", [1, 2], "1")])
+"""
+        search = subprocess.Popen(python(tuning), stderr=subprocess.DEVNULL)
+        wait_until(left.exists, "the command has started")
+        search.send_signal(number)
+        assert search.wait(60) != 0
+        assert not is_running(int(left.read_text()))
+
+    def test_its_mean_power_can_be_limited_where_a_meter_tells_it(self):
+        command = ["sh", "-c", "sleep 0.1; echo '{}'"]
+        found = tune_command(
+            command, BATCH, Goal(limits=("power<=1kW",), manner=Manner(budget=1)), meters="modelled:10W-65W"
+        )
+        metrics = found.trials[0].trial.metrics
+        assert metrics["power_w"] == pytest.approx(metrics["energy_j"] / metrics["time_s"])
+
+    def test_modelled_energy_is_said_to_be(self):
+        said = []
+        goal = Goal(objective="time", manner=Manner(budget=1))
+        tune_command(["echo", "{}"], BATCH, goal, meters="modelled:10W-65W", say=said.append)
+        assert "modelled from how busy the CPU is, not measured" in said[0]
 
     def test_a_command_that_is_not_there_is_an_error(self):
         with pytest.raises(BadInput, match="cannot be run"):
@@ -221,6 +323,21 @@ def test_a_row_without_figures_is_a_failed_setting(tmp_path):
     assert {one.objective for one in found.trials if one.trial.setting == {"batch": 32, "power_limit_w": 200}} == {None}
 
 
+def test_rows_of_one_setting_are_given_in_turn(tmp_path):
+    text = "batch,when,energy_j\n1,mon,4\n2,tue,2\n1,wed,6\n2,thu,3\n"
+    found = replayed(tmp_path, text, {"batch": "2"}, manner=Manner(budget=4, least_gain=0.0))
+    by_batch = {
+        batch: [one.objective for one in found.trials if one.trial.setting["batch"] == batch] for batch in (1, 2)
+    }
+    assert by_batch[2][:2] == [2.0, 3.0]
+    assert by_batch[1] == [4.0]
+
+
+def test_a_table_that_a_spreadsheet_wrote_is_read(tmp_path):
+    found = replayed(tmp_path, "\ufeffbatch,energy_j\n1,4\n2,3\n", {"batch": "1"})
+    assert found.recommendation.setting == {"batch": 2}
+
+
 def test_a_limit_nobody_keeps_is_said_with_the_nearest(tmp_path):
     found = replayed(tmp_path, limits=("time<=0.5s",))
     assert not found.recommendation.kept
@@ -233,6 +350,14 @@ def test_a_limit_nobody_keeps_is_said_with_the_nearest(tmp_path):
         ("", None, "holds no rows"),
         (TABLE, {"speed": None}, "no column speed"),
         (TABLE, {"batch": "7"}, "is at 7, which is not one of its levels"),
+        (TABLE + "64\n", None, "row 7, does not say power_limit_w"),
+        (TABLE + ",200,x,1,1\n", None, "row 7, does not say batch"),
+        (TABLE + "64,200,x,1,1,1\n", None, "row 7, has more cells"),
+        (
+            TABLE + "8,100,y,1,1\n8,200,y,1,1\n",
+            None,
+            r"differ in gpu \(x, y\): keep the rows of one, or make gpu a knob",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path, text, names, said):
@@ -258,6 +383,7 @@ def test_a_power_limit_caps_power():
         (["batch=1,2"], ["batch=3"], "not one of its levels"),
         (["batch=1,2", "batch=4"], [], "given twice"),
         (["batch=1,1"], [], "a level twice"),
+        (["batch=1,2,"], [], "neither a number nor a word: ''"),
     ],
 )
 def test_what_is_wrong_with_a_knob_is_said(knobs, at, said):

@@ -62,7 +62,10 @@ def test_a_table_is_replayed(tmp_path):
         (("--knob", "batch=1,2", "--limit", "latency<50ms", "--", *COMMAND), "uses '<'"),
         (("--knob", "batch=1,2", "--limit", "power<=1W", "--limit", "power>=2W", "--", *COMMAND), "keep both"),
         (("--knob", "batch=1,2", "--noise", "energy=lots", "--", *COMMAND), "must be a share"),
+        (("--knob", "batch=1,2", "--noise", "latency=3%", "--", *COMMAND), "noise is told of 'latency', but"),
         (("--knob", "batch=1,2", "--"), "no command to tune"),
+        (("--knob", "batch=1,2"), "no command to tune"),
+        (("replay", "grid.csv", "--knob", "batch=1", "--knob", "batch=2"), "a knob is given twice"),
     ],
 )
 def test_what_is_wrong_is_said(arguments, said):

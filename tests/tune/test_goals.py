@@ -70,5 +70,20 @@ def test_an_absent_metric_says_what_there_is():
         figure({"time_s": 1.0}, "energy")
 
 
+def test_a_limit_in_another_unit_than_its_metric_is_said_to_be():
+    with pytest.raises(MetricMissing, match="latency is limited as a power, but latency_s is a time"):
+        figure({"latency_s": 1.0}, "latency", "power")
+
+
+def test_one_limit_need_not_be_a_list():
+    assert parse_limits("power<=100W") == parse_limits(["power<=100W"])
+
+
+def test_a_product_of_metrics_can_be_least():
+    assert value_of({"time_per_epoch": 2.0, "power_w": 100.0}, parse_objective("time_per_epoch*power")) == 200.0
+    with pytest.raises(BadInput, match="cannot be least"):
+        parse_objective("time*")
+
+
 def test_energy_delay_is_energy_times_time():
     assert value_of({"energy_j": 3.0, "time_s": 2.0}, parse_objective("energy-delay")) == 6.0

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tune.making import search, space, work
 
+from wattsmith.terms.tuning import Failed
 from wattsmith.tune.judge import Seen
 from wattsmith.tune.result import pareto, tuned
 from wattsmith.tune.search import Tuner
@@ -49,6 +50,13 @@ def test_the_search_is_paid_back_when_its_energy_is_saved():
     saved_j = work()({"batch": 32, "power_limit_w": 250})["energy_j"] - found.recommendation.objective.value
     assert found.spent_j == pytest.approx(spent_j)
     assert found.pays_back_after == pytest.approx(spent_j / saved_j, rel=0.05)
+
+
+def test_what_a_failed_trial_spent_is_counted_where_it_is_known():
+    tuner = Tuner(space(), "energy")
+    tuner.tell({"batch": 32, "power_limit_w": 250}, {"energy_j": 2.0, "spent_j": 20.0})
+    tuner.tell({"batch": 64, "power_limit_w": 250}, Failed(why="took too long", spent_j=300.0))
+    assert tuned(tuner, "energy", finished=True).spent_j == 320.0
 
 
 def test_unknown_energy_of_trials_stays_unknown():

@@ -140,6 +140,37 @@ def test_at_a_limit_that_only_the_present_setting_meets_it_stays():
     assert tuner.recommend().setting == {"batch": 32, "power_limit_w": 250}
 
 
+def test_a_limit_of_as_slow_as_now_is_kept_by_staying_whatever_the_noise():
+    def measure(setting):  # half the batch is faster and needs twice the energy
+        return {"energy_j": 32 / setting["batch"], "time_s": setting["batch"] / 32}
+
+    of = Space(knobs=(Knob(name="batch", levels=(16, 32, 64), present=32),))
+    tuner = Tuner(of, "energy", ["time<=1x"])
+    search(tuner, measure, {"energy": 0.03, "time": 0.03})
+    assert tuner.recommend().setting == {"batch": 32}
+    assert tuner.recommend().kept
+
+
+def test_another_setting_may_fail_before_the_present_one_is_measured():
+    tuner = Tuner(space())
+    tuner.tell({"batch": 64, "power_limit_w": 250}, Failed(why="out of memory"))
+    assert tuner.ask() == {"batch": 32, "power_limit_w": 250}
+    with pytest.raises(BadInput, match="nothing was tried yet that works"):
+        tuner.recommend()
+
+
+@pytest.mark.parametrize("noise", [math.nan, math.inf, -0.1, "lots"])
+def test_noise_that_is_no_relative_error_is_refused(noise):
+    with pytest.raises(BadInput, match="the noise of energy must be a relative standard error"):
+        Tuner(space()).tell(space().setting(space().present), {"energy_j": 1.0}, {"energy": noise})
+
+
+@pytest.mark.parametrize("level", [None, math.nan, (1, 2), " "])
+def test_a_level_is_a_number_or_a_word(level):
+    with pytest.raises(BadTerm, match="neither a number nor a word"):
+        Knob(name="batch", levels=(1, level), present=1)
+
+
 def test_the_budget_is_kept():
     tuner = Tuner(space(), "energy", ["time<=2s"], manner=Manner(budget=4))
     assert len(search(tuner, work())) == 4

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from wattsmith.cli.complaining import can_be_written
-from wattsmith.flows.tuning import Goal, Manner, curve_in, draw, parse_knobs, replay_table, tune_command
+from wattsmith.flows.tuning import Goal, Manner, check_noise, curve_in, draw, parse_knobs
+from wattsmith.flows.tuning_command import tune_command
 from wattsmith.flows.tuning_hardware import Means
+from wattsmith.flows.tuning_table import replay_table
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.quantity import format_quantity, parse_quantity
@@ -26,7 +28,7 @@ class TuneGroup(typer.core.TyperGroup):
     """Lets `wattsmith tune … -- COMMAND` stand for `wattsmith tune run … -- COMMAND`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--" in args and args[0] not in self.commands:
+        if args and args[0].startswith("-") and args[0] != "--help":
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -46,7 +48,10 @@ Limits = Annotated[
         metavar="LIMIT",
     ),
 ]
-Minimise = Annotated[str, typer.Option(help="energy, time, cost, energy-delay, or any metric.", metavar="GOAL")]
+Minimise = Annotated[
+    str,
+    typer.Option(help="energy, time, cost, energy-delay, any metric, or a product such as time*power.", metavar="GOAL"),
+]
 Budget = Annotated[int, typer.Option(help="Trials at most.", metavar="N", min=1)]
 Noise = Annotated[
     list[str] | None,
@@ -146,7 +151,10 @@ def replay(
     Example: wattsmith tune replay grid.csv --knob batch=64 --knob power_limit_w --limit 'time<=1.1x'
     """
     check_files(plot)
-    names = {name: at or None for name, _, at in (one.partition("=") for one in knob or [])}
+    named = [(name, at or None) for name, _, at in (one.partition("=") for one in knob or [])]
+    names = dict(named)
+    if len(names) < len(named):
+        raise BadInput(f"a knob is given twice: {', '.join(name for name, _ in named)}")
     goal = goal_of(minimise, limit, budget, noise, least_gain)
     finish(replay_table(table, names, goal, watch=tell_trial), limits=limit, plot=plot, as_json=as_json)
 
@@ -177,9 +185,11 @@ def goal_of(
         name, _, share = text.partition("=")
         errors[name] = _share(share, f"--noise {text}")
     manner = Manner(budget=budget, least_gain=_share(least_gain, "--least-gain"))
-    return Goal(
+    goal = Goal(
         objective=minimise, limits=tuple(limits or ()), manner=manner, noise=errors or None, curves=tuple(prime)
     )
+    check_noise(goal)
+    return goal
 
 
 def _share(text: str, option: str) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +41,7 @@ from wattsmith.flows.tuning_cache import cached_trials, source_mark
 from wattsmith.flows.tuning_hardware import Means
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
-from wattsmith.terms.quantity import format_quantity, parse_quantity
+from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.tuning import Knob
 
 
@@ -115,11 +116,12 @@ def serve(
         raise BadInput("there is no knob to turn: give one with its levels, such as --knob batch=1,2,4,8")
     device = device or usual_device()
     if live is not None:
+        _check_live({"--clients": clients, "--trace": trace, "--trials": trials, "--plot": plot, "--prime": prime})
         _live(model, knobs, inputs, device, rate, limit, live, window, beside, meters, as_json=as_json)
         return
     if beside is not None:
         raise BadInput("fine-tuning beside is for --live; without it, tune what is served alone")
-    comes = _load(rate, load, clients, trace, faster, parse_quantity(window, "time"))
+    comes = _load(rate, load, clients, trace, faster, positive_s("--window", window))
     goal = goal_of(minimise, limit, budget, noise, least_gain, prime=[curve_in(path, knobs) for path in prime or []])
     if trials is None and cache:
         workload = {"model": source_mark(model), "inputs": inputs, "load": as_plain(comes)}
@@ -167,6 +169,14 @@ def _rates(text: str, most: int | None = None) -> list[float]:
     return rates
 
 
+def _check_live(others: Mapping[str, object]) -> None:
+    given = [option for option, value in others.items() if value]
+    if given:
+        raise BadInput(
+            f"{given[0]} is not for --live, which serves at --rate and keeps no trials; leave one of them out"
+        )
+
+
 def _live(
     model: str,
     knobs: list[Knob],
@@ -191,7 +201,7 @@ def _live(
     with redirect_stdout(sys.stderr):
         for one in serve_live(
             model, knobs, stretches, (limit or [])[0], inputs=inputs, device=device, meters=meters, beside=tuned,
-            window_s=parse_quantity(window, "time"), say=warn,
+            window_s=positive_s("--window", window), say=warn,
         ):  # fmt: skip
             windows.append(one)
             warn(_window_text(one))

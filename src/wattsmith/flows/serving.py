@@ -18,8 +18,9 @@ from wattsmith.terms.energy import Source, Window
 from wattsmith.terms.errors import BadInput, WattsmithError
 from wattsmith.terms.tuning import Failed, Knob, Level, Trial, Tuned
 from wattsmith.tune.goals import parse_limits, parse_objective
+from wattsmith.tune.judge import SPENT
 from wattsmith.tune.load import Served, poisson_of, replayed, steady
-from wattsmith.tune.result import SIMULATED, SPENT
+from wattsmith.tune.result import SIMULATED
 from wattsmith.tune.search import SWITCH
 from wattsmith.tune.serving import Begins, serve, serve_clients
 

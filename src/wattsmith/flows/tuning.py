@@ -1,32 +1,29 @@
-"""Find the setting that needs the least energy, time or money within limits: of a command, a function or a table."""
+"""Find the setting that needs the least energy, time or money within limits."""
 
-import csv
 import importlib.util
 import json
 import math
+import numbers
 import os
-import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wattsmith.flows.measuring import open_session
 from wattsmith.flows.tuning_hardware import Means, Measure, Say, turned
-from wattsmith.measure.session import Session
 from wattsmith.terms.errors import BadInput, BadTerm, ExtraNeeded, NotWritten
 from wattsmith.terms.facts import as_plain
+from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.tuning import Curve, Failed, Knob, Level, Space, Trial, Tuned
-from wattsmith.tune.goals import Limit
+from wattsmith.tune.goals import Limit, parse_limits, parse_objective
+from wattsmith.tune.judge import SPENT
 from wattsmith.tune.plot import plot_tuned
-from wattsmith.tune.result import SIMULATED, SPENT, tuned
+from wattsmith.tune.result import tuned
 from wattsmith.tune.search import Manner, Tuner
 
-__all__ = ["Goal", "Manner", "curve_in", "draw", "knob_of", "parse_knobs", "replay_table", "tune", "tune_command"]
+__all__ = ["Goal", "Manner", "check_noise", "curve_in", "draw", "knob_of", "parse_knobs", "tune"]
 
-ENVIRONMENT = "WATTSMITH_"  # before the name of a knob, in capitals
 SAVES = {"batch": "up", "power_limit": "down", "clock": "down", "frequency": "down", "threads": "down"}
-SHOWN = 300  # characters of what a failing command said
 
 Watch = Callable[[int, Mapping[str, Level], Trial], None]
 
@@ -49,9 +46,26 @@ Knobs = Sequence[Knob] | Mapping[str, Sequence[Level]]
 def as_knobs(knobs: Knobs) -> list[Knob]:
     """KNOBS as facts: by name with their levels, of which the first is the present one, or ready-made."""
     if isinstance(knobs, Mapping):
-        made = [knob_of(name, list(levels), None) for name, levels in knobs.items()]
+        made = [knob_of(name, [_own_number(one) for one in levels], None) for name, levels in knobs.items()]
         return [replace(knob, present=knob.levels[0]) for knob in made]
     return list(knobs)
+
+
+def _own_number(level: Any) -> Level:
+    """LEVEL as a number of Python's own, where it is one of numpy's."""
+    if isinstance(level, int | float | str):
+        return level
+    if isinstance(level, numbers.Integral):
+        return int(level)
+    return float(level) if isinstance(level, numbers.Real) else level
+
+
+def check_noise(goal: Goal) -> None:
+    """Raise BadInput where GOAL tells the noise of something that is neither minimised nor limited."""
+    wanted = [*parse_objective(goal.objective), *(one.metric for one in parse_limits(goal.limits))]
+    for name in goal.noise or {}:
+        if not any(name == one or name.startswith(f"{one}_") for one in wanted):
+            raise BadInput(f"noise is told of {name!r}, but what is minimised or limited is {', '.join(wanted)}")
 
 
 def tune(
@@ -65,6 +79,9 @@ def tune(
     say: Say = lambda _: None,
 ) -> Tuned:
     """Search the settings of KNOBS, where MEASURE gives the metrics of one, a Trial with their noise too, or Failed.
+
+    That memory is too small (MemoryError, torch.OutOfMemoryError) is a failure of that setting too; whatever else
+    MEASURE raises ends the search.
 
     KNOBS by name with their levels, `{"batch": [1, 2, 4]}`, are at the first of them now; a Knob says more.
     TRIALS is a file of what was tried: what it holds is not tried again, and every trial is added to it at once. A knob
@@ -83,14 +100,17 @@ def _searched(
     tuner = Tuner(space, goal.objective, goal.limits, curves=goal.curves, manner=goal.manner)
     kept = [] if trials is None else _kept_trials(trials, space)
     for trial in kept:
-        tuner.tell(
-            trial.setting, Failed(why=trial.failed) if trial.failed else trial.metrics, trial.noise or goal.noise
-        )
+        tuner.tell(trial.setting, _outcome(trial), trial.noise or goal.noise)
 
     def one_trial(setting: Mapping[str, Level]) -> None:
-        outcome = measure(setting)
+        try:
+            outcome = measure(setting)
+        except (MemoryError, RuntimeError) as failed:
+            if not _does_not_fit(failed):
+                raise
+            outcome = Failed(why=f"{type(failed).__name__}: {' '.join(str(failed).split()) or 'no message'}")
         if isinstance(outcome, Trial):
-            tuner.tell(setting, outcome.metrics, {**outcome.noise, **(goal.noise or {})})
+            tuner.tell(setting, _outcome(outcome), {**outcome.noise, **(goal.noise or {})})
         else:
             tuner.tell(setting, outcome, goal.noise)
         trial = tuner.trials[-1]
@@ -108,9 +128,20 @@ def _searched(
     return tuned(tuner, goal.objective, finished=finished)
 
 
+def _does_not_fit(failed: Exception) -> bool:
+    """Whether memory was too small: Python's own word for it, or PyTorch's, which need not be imported for that."""
+    return isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError"
+
+
+def _outcome(trial: Trial) -> Mapping[str, float] | Failed:
+    return trial.metrics if trial.failed is None else Failed(why=trial.failed, spent_j=trial.metrics.get(SPENT))
+
+
 def _tell_drift(tuner: Tuner, say: Say) -> None:
     """Say so where the present setting by now needs another amount than at first, by more than what is to be saved."""
-    first, last = tuner.judge.seen[0], tuner.judge.seen[-1]
+    began = tuner.judge.first_of_present()
+    assert began is not None  # or the search would not have come to its end
+    first, last = tuner.judge.seen[began], tuner.judge.seen[-1]
     if last.failed is not None:
         say(f"the present setting worked at first, and failed at the end: {last.failed}")
         return
@@ -127,148 +158,8 @@ def _require_scipy() -> None:
         raise ExtraNeeded("a search needs numpy and scipy; install them with `pip install 'wattsmith[tune]'`")
 
 
-def tune_command(
-    command: Sequence[str],
-    knobs: Sequence[Knob],
-    goal: Goal | None = None,
-    *,
-    meters: str = "auto",
-    timeout_s: float | None = None,
-    trials: Path | None = None,
-    watch: Watch | None = None,
-    means: Means | None = None,
-    say: Say = lambda _: None,
-) -> Tuned:
-    """Search the settings of KNOBS for COMMAND, which is run once per trial.
-
-    It finds the setting in {name} among its arguments and in WATTSMITH_NAME, and prints metrics as a JSON object on a
-    line of its own; the last such line counts. What it does not print of time_s and energy_j is measured here, per
-    query if it prints how many "queries" there were. A command that fails is a setting that cannot be used.
-    """
-    if not command:
-        raise BadInput("there is no command to tune; write it after `--`: `wattsmith tune … -- python serve.py`")
-    with open_session(meters) as session:
-
-        def measure(setting: Mapping[str, Level]) -> Mapping[str, float] | Failed:
-            return _run(command, setting, session, timeout_s)
-
-        return tune(measure, knobs, goal, trials=trials, watch=watch, means=means, say=say)
-
-
-def _run(
-    command: Sequence[str], setting: Mapping[str, Level], session: Session, timeout_s: float | None
-) -> Mapping[str, float] | Failed:
-    environment = {ENVIRONMENT + name.upper().replace("-", "_"): str(level) for name, level in setting.items()}
-    try:
-        with session.measure("trial") as window:
-            done = subprocess.run(
-                [_filled(part, setting) for part in command],
-                env=os.environ | environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=timeout_s,
-            )
-    except subprocess.TimeoutExpired:
-        return Failed(why=f"it took longer than {timeout_s:g} s")
-    except OSError as refused:
-        raise BadInput(f"{command[0]!r} cannot be run: {refused.strerror}") from refused
-    if done.returncode:
-        said = " ".join(done.stderr.split())[-SHOWN:]
-        return Failed(why=f"exit code {done.returncode}" + (f": {said}" if said else ""))
-    printed = printed_metrics(done.stdout)
-    if printed is None:
-        return Failed(why="it printed no metrics: the last line of JSON must be an object of numbers")
-    result = window.result()
-    metrics = with_measured(printed, result.duration_s, result.energy_j)
-    return metrics | {SIMULATED: 1.0} if result.simulated and "energy_j" not in printed else metrics
-
-
-def _filled(part: str, setting: Mapping[str, Level]) -> str:
-    for name, level in setting.items():
-        part = part.replace("{" + name + "}", str(level))
-    return part
-
-
-def printed_metrics(text: str) -> dict[str, float] | None:
-    """The last line of TEXT that is a JSON object; None: there is none."""
-    for line in reversed(text.splitlines()):
-        if line.strip().startswith("{"):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue
-            return {str(name): value for name, value in found.items()}
-    return None
-
-
-def with_measured(printed: Mapping[str, Any], duration_s: float, energy_j: float | None) -> dict[str, float]:
-    """PRINTED metrics, and beside them what was measured of the whole run, per query where queries were counted."""
-    queries = printed.get("queries", 1)
-    count = float(queries) if isinstance(queries, int | float) and queries > 0 else 1.0
-    metrics: dict[str, float] = {"time_s": duration_s / count}
-    if energy_j is not None:
-        metrics |= {"energy_j": energy_j / count, SPENT: energy_j}
-    metrics |= printed
-    own_j = metrics.get("energy_j")
-    if SPENT not in metrics and isinstance(own_j, int | float) and math.isfinite(own_j):
-        metrics[SPENT] = own_j * count
-    return metrics
-
-
-def replay_table(
-    path: Path, names: Mapping[str, str | None], goal: Goal | None = None, *, watch: Watch | None = None
-) -> Tuned:
-    """Search a table of settings that were all measured: a CSV file with a row per setting.
-
-    NAMES are its columns that are knobs, each with its present level, or None for the last; all other columns of
-    numbers are metrics. One row counts as one query. A setting without a row, or without figures, failed.
-    """
-    rows = _rows(path)
-    if not names:
-        raise BadInput(f"say which columns of {path} are knobs: {', '.join(rows[0])}")
-    missing = [name for name in names if name not in rows[0]]
-    if missing:
-        raise BadInput(f"{path} has no column {missing[0]}; it has {', '.join(rows[0])}")
-    knobs = [knob_of(name, sorted({level_of(row[name]) for row in rows}, key=_order), at) for name, at in names.items()]
-    table = {tuple(level_of(row[name]) for name in names): _figures(row, names) for row in rows}
-
-    def measure(setting: Mapping[str, Level]) -> Mapping[str, float] | Failed:
-        metrics = table.get(tuple(setting.values()))
-        if not metrics:
-            return Failed(why="it is not in the table")
-        energy_j = metrics.get("energy_j")
-        return metrics if energy_j is None else {SPENT: energy_j, **metrics}
-
-    return tune(measure, knobs, goal, watch=watch)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as refused:
-        raise BadInput(f"{path} cannot be read as a table: {refused}") from refused
-    if not rows:
-        raise BadInput(f"{path} holds no rows: a line of names and a line per setting are needed")
-    return rows
-
-
-def _figures(row: Mapping[str, str | None], knobs: Iterable[str]) -> dict[str, float]:
-    found = {}
-    for name, text in row.items():
-        if name in knobs or text is None:
-            continue
-        try:
-            found[name] = float(text)
-        except (TypeError, ValueError):
-            continue  # a column of words, or a gap
-    return found
-
-
-def _order(level: Level) -> tuple[bool, float, str]:
+def in_order(level: Level) -> tuple[bool, float, str]:
+    """By which levels are sorted: numbers by size, then words."""
     return (True, 0.0, level) if isinstance(level, str) else (False, float(level), "")
 
 
@@ -335,7 +226,7 @@ def curve_in(path: Path, knobs: Sequence[Knob]) -> Curve:
     for knob in knobs:
         levels = {trial.setting[knob.name] for trial in trials}
         # Words have the order of this search; numbers have their own.
-        order = sorted(levels, key=_order) if knob.numeric else [one for one in knob.levels if one in levels]
+        order = sorted(levels, key=in_order) if knob.numeric else [one for one in knob.levels if one in levels]
         if len(order) < len(levels):
             raise BadInput(f"{path} has levels of {knob.name} that are none here: {', '.join(map(str, levels))}")
         own.append(replace(knob, levels=tuple(order), present=trials[0].setting[knob.name]))
@@ -346,6 +237,8 @@ def _kept_trials(path: Path, space: Space) -> list[Trial]:
     """What an earlier search of the same settings left in PATH; nothing if there is no such file."""
     if not path.exists():
         return []
+    if not path.is_file():
+        raise NotWritten(f"trials cannot be kept in {path}, which is no plain file; choose another place")
     return _read_trials(path, lambda trial: space.cell(trial.setting))
 
 
@@ -358,11 +251,10 @@ def _read_trials(path: Path, check: Callable[[Trial], object]) -> list[Trial]:
     found: list[Trial] = []
     for number, line in enumerate(lines, 1):
         try:
-            plain = json.loads(line)
-            trial = Trial(**{name: plain[name] for name in ("setting", "metrics", "noise", "failed")})
+            trial = parse_fact(Trial, json.loads(line), "trial")
             check(trial)
-        except (ValueError, KeyError, TypeError) as wrong:
-            if number == len(lines) and not isinstance(wrong, BadTerm):
+        except (json.JSONDecodeError, BadInput, BadTerm) as wrong:
+            if number == len(lines) and isinstance(wrong, json.JSONDecodeError):
                 break
             raise BadInput(
                 f"{path}, line {number}, is not a trial of these knobs ({wrong}); give another file for another search"

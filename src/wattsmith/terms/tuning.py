@@ -25,6 +25,8 @@ class Knob:
     def __post_init__(self) -> None:
         if not self.levels:
             raise BadTerm(f"knob {self.name!r} has no level")
+        if wrong := [one for one in self.levels if not _is_level(one)]:
+            raise BadTerm(f"knob {self.name!r} has a level that is neither a number nor a word: {wrong[0]!r}")
         if len(set(self.levels)) != len(self.levels):
             raise BadTerm(f"knob {self.name!r} has a level twice: {', '.join(map(str, self.levels))}")
         if self.present not in self.levels:
@@ -39,6 +41,10 @@ class Knob:
     def numeric(self) -> bool:
         """Whether all levels are positive numbers, so that ratios of them mean something."""
         return all(not isinstance(one, str) and 0 < one < math.inf for one in self.levels)
+
+
+def _is_level(one: object) -> bool:
+    return one.strip() != "" if isinstance(one, str) else isinstance(one, int | float) and math.isfinite(one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,7 @@ class Failed:
     """A setting that gave no figures: it counts as one that breaks the limits."""
 
     why: str
+    spent_j: float | None = None  # what finding that out consumed; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

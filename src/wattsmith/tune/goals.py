@@ -1,6 +1,7 @@
 """What is to be least, and what must hold: "energy" under "latency_p99<=50ms" and "slowdown<=10%"."""
 
 import math
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from wattsmith.terms.errors import BadInput, BadTerm
 from wattsmith.terms.quantity import UNITS, format_quantity, parse_quantity
 
 SUFFIXES = {"time": "_s", "energy": "_j", "power": "_w", "memory": "_bytes", "frequency": "_hz"}
+PRODUCT = "*"  # between the metrics of an objective, such as "time_per_epoch*average_power"
 # An objective is a product of metrics, so that its logarithm is a sum.
 OBJECTIVES: Mapping[str, tuple[str, ...]] = {
     "energy": ("energy",),
@@ -16,7 +18,7 @@ OBJECTIVES: Mapping[str, tuple[str, ...]] = {
     "cost": ("cost",),
     "energy-delay": ("energy", "time"),
 }
-_WRITTEN = re.compile(r"\s*([A-Za-z][\w.-]*)\s*(<=|>=|≤|≥|==|=|<|>)\s*(.*?)\s*")
+_WRITTEN = re.compile(r"\s*([A-Za-z][\w./-]*)\s*(<=|>=|≤|≥|==|=|<|>)\s*(.*?)\s*")
 _BOUNDS = {"<=": "at most", "≤": "at most", ">=": "at least", "≥": "at least"}
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TIMES = re.compile(rf"({_NUMBER})\s*[x×]")
@@ -96,8 +98,9 @@ def _without_unit(name: str) -> str:
     return matched[1] if matched else name
 
 
-def parse_limits(limits: Sequence[str | Limit]) -> tuple[Limit, ...]:
-    """LIMITS that can hold together."""
+def parse_limits(limits: str | Sequence[str | Limit]) -> tuple[Limit, ...]:
+    """LIMITS, one or several, that can hold together."""
+    limits = (limits,) if isinstance(limits, str) else limits
     parsed = tuple(dict.fromkeys(parse_limit(one) if isinstance(one, str) else one for one in limits))
     for one in parsed:
         for other in parsed:
@@ -111,8 +114,11 @@ def parse_limits(limits: Sequence[str | Limit]) -> tuple[Limit, ...]:
 
 
 def parse_objective(text: str) -> tuple[str, ...]:
-    """The metrics whose product is to be least."""
-    return OBJECTIVES.get(text, (_without_unit(text),))
+    """The metrics whose product is to be least: a known goal, a metric, or several with * between them."""
+    names = [one.strip() for one in text.split(PRODUCT)]
+    if not all(names):
+        raise BadInput(f"{text!r} cannot be least: name a metric, or several as in time*power")
+    return tuple(metric for name in names for metric in OBJECTIVES.get(name, (_without_unit(name),)))
 
 
 def figure(metrics: Mapping[str, float], name: str, kind: str | None = None) -> float:
@@ -121,11 +127,19 @@ def figure(metrics: Mapping[str, float], name: str, kind: str | None = None) -> 
     for spelled in (name, *(name + suffix for suffix in suffixes)):
         if spelled in metrics:
             value = metrics[spelled]
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            if not is_number(value) or not 0 < value < math.inf:
                 raise MetricMissing(f"{spelled} must be a positive number, got {value!r}")
             return float(value)
-    known = ", ".join(metrics) or "nothing"
+    other = next((unit for unit, suffix in SUFFIXES.items() if name + suffix in metrics), None)
+    if other is not None:
+        raise MetricMissing(f"{name} is limited as a {kind}, but {name + SUFFIXES[other]} is a {other}")
+    known = ", ".join(map(str, metrics)) or "nothing"
     raise MetricMissing(f"there is no metric {name}; what came is {known}")
+
+
+def is_number(value: object) -> bool:
+    """Whether VALUE is a real number of any kind, numpy's too; yes and no are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def value_of(metrics: Mapping[str, float], objective: Sequence[str]) -> float:

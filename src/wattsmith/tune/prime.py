@@ -142,7 +142,10 @@ def prime(space: Space, judge: Judge, curves: Sequence[Curve]) -> Primed:
     if not usable:
         names = ", ".join(knob.name for knob in space.knobs)
         raise BadInput(f"none of the {len(curves)} curves has the knobs {names}, in this order; search without them")
-    draws = begins(space, judge.trials[0].metrics)
+    first = judge.first_of_present()
+    if first is None:
+        raise BadInput("curves of others are relative to the present setting: measure that first")
+    draws = begins(space, judge.trials[first].metrics)
     read = [_read_off(curve, space, judge, draws) for curve in usable]
     tables = Tables(
         logs=np.stack([logs for logs, _, _ in read]),

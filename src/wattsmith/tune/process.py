@@ -36,8 +36,8 @@ class Mixture:
         mean = self.average()
         return np.sqrt(self.weights @ (self.spread**2 + (self.mean - mean) ** 2))
 
-    def below(self, bound: float) -> Any:
-        """How probable it is, [grids, cells], that the metric's logarithm is at most BOUND."""
+    def below(self, bound: Any) -> Any:
+        """How probable it is, [grids, cells], that the metric's logarithm is at most BOUND, by cell or for all."""
         from scipy.special import ndtr  # type: ignore[import-untyped]
 
         return ndtr((bound - self.mean) / self.spread)
@@ -58,7 +58,7 @@ class Laws:
 
     objective: Mixture
     limited: tuple[Mixture, ...]
-    bounds: tuple[float, ...]  # of what is limited
+    bounds: tuple[Any, ...]  # of what is limited, by cell or for all
     together: bool  # the n-th parts of all mixtures belong together; else each metric is judged by itself
 
     def holds(self) -> Any:

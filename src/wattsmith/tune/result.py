@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from wattsmith.terms.tuning import Recommendation, Tried, Tuned
 from wattsmith.tune.goals import MetricMissing, figure, value_of
-from wattsmith.tune.judge import Judge, Seen
+from wattsmith.tune.judge import SPENT, Judge, Seen
 from wattsmith.tune.search import Tuner
 
-SPENT = "spent_j"  # the metric that tells what a whole trial consumed
 SIMULATED = "simulated"  # the metric that is 1 where energy comes from a simulated meter
 
 
@@ -57,7 +56,7 @@ def pareto(seen: Sequence[Seen]) -> list[int]:
 
 def _spent_j(tried: Sequence[Tried]) -> float | None:
     """Energy of all trials that say theirs; a trial that failed is not counted when nobody measured it."""
-    told = [one.trial.metrics.get(SPENT) for one in tried if one.objective is not None]
+    told = [one.trial.metrics.get(SPENT) for one in tried if one.objective is not None or one.trial.metrics]
     known = [one for one in told if one is not None]
     return sum(known) if known and len(known) == len(told) else None
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -47,7 +47,7 @@ class Tuner:
         self,
         space: Space,
         objective: str = "energy",
-        limits: Sequence[str | Limit] = (),
+        limits: str | Sequence[str | Limit] = (),
         *,
         curves: Sequence[Curve] = (),
         manner: Manner | None = None,
@@ -221,13 +221,26 @@ class Tuner:
 
     # What to recommend
 
+    def _promised(self, belief: "Belief") -> "Belief":
+        """BELIEF with limits that are multiples of the present setting taken as kept there, whatever its noise."""
+        import numpy as np
+
+        bounds = []
+        for limit, bound in zip(self.limits, belief.laws.bounds, strict=True):
+            by_cell = np.full(len(self._cells), bound)
+            if limit.relative and (limit.value >= 1 if limit.bound == "at most" else limit.value <= 1):
+                by_cell[self._at[self.space.present]] = math.inf
+            bounds.append(by_cell)
+        laws = replace(belief.laws, bounds=tuple(bounds))
+        return replace(belief, laws=laws, holds=belief.works * laws.holds())
+
     def recommend(self) -> Recommendation:
         """The setting to use, of those that were tried."""
         import numpy as np
 
-        if not self.trials:
-            raise BadInput("nothing was tried yet, so nothing can be recommended: ask, try and tell first")
-        belief = self._belief()
+        if all(seen.failed is not None for seen in self._judge.seen):
+            raise BadInput("nothing was tried yet that works, so nothing can be recommended: ask, try and tell first")
+        belief = self._promised(self._belief())
         tried = Counter(seen.cell for seen in self._judge.seen if seen.failed is None)
         average, spread = belief.laws.objective.average(), belief.laws.objective.deviation()
         cells = sorted(tried, key=lambda cell: float(average[self._at[cell]]))
@@ -261,7 +274,8 @@ class Tuner:
 
     def _expected_excess(self, belief: "Belief", cell: Cell) -> float:
         both = zip(belief.laws.limited, belief.laws.bounds, strict=True)
-        over = [float(law.average()[self._at[cell]]) - bound for law, bound in both]
+        at = self._at[cell]
+        over = [float(law.average()[at] - bound[at]) for law, bound in both]
         return max(over, default=-math.inf)
 
     def _why(self, chosen: Cell, kept: bool, holds: float) -> str:
@@ -269,8 +283,12 @@ class Tuner:
             return f"least of the settings that keep all limits with a probability of {self.manner.sure:.0%}"
         if chosen == self.space.present and holds >= 0.3:
             return "the present setting: no other surely keeps the limits"
+        if not self.limits:
+            return "no setting that was tried surely works; this one did at times"
         broken = ", ".join(str(limit) for limit in self.limits)
-        return f"no setting that was tried keeps the limits ({broken}); this one comes nearest"
+        if holds < 0.01:
+            return f"no setting that was tried keeps the limits ({broken}); this one comes nearest"
+        return f"no setting that was tried surely keeps the limits ({broken}); this one comes nearest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
