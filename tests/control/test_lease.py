@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -240,9 +241,9 @@ def test_a_device_that_is_held_is_not_restored_under_its_holder(gpus, tree, stat
 
 def test_a_lease_that_runs_out_is_put_back_under_its_holder(gpus, tree, state):
     machine = gpus()
-    lease = take(state, tree, duration_s=0.5)
+    lease = take(state, tree, duration_s=2.0)
     lease.set("gpu:0/power_limit", 300.0)
-    assert eventually(lambda: free(state), within_s=3.0)
+    assert eventually(lambda: free(state), within_s=60.0)
     assert machine.setting(0).power_limit_w == 700.0
     with pytest.raises(LeaseOver, match="run out"):
         lease.set("gpu:0/power_limit", 300.0)
@@ -252,18 +253,18 @@ def test_a_lease_that_runs_out_is_put_back_under_its_holder(gpus, tree, state):
 
 def test_a_lease_renewed_in_time_goes_on(gpus, tree, state):
     gpus()
-    with take(state, tree, duration_s=0.5) as lease:
+    with take(state, tree, duration_s=2.0) as lease:
         lease.renew(60.0)
-        time.sleep(0.7)
+        time.sleep(2.2)
         assert lease.set("gpu:0/power_limit", 300.0).in_force
 
 
 def test_a_lease_that_is_over_leaves_the_next_holder_alone(gpus, tree, state):
     machine = gpus()
-    over = take(state, tree, duration_s=0.3)
+    over = take(state, tree, duration_s=2.0)
     over.set("gpu:0/power_limit", 300.0)
-    assert eventually(lambda: free(state), within_s=3.0)
-    with take(state, tree, wait_s=1.0) as lease:
+    assert eventually(lambda: free(state), within_s=60.0)
+    with take(state, tree, wait_s=60.0) as lease:
         lease.set("gpu:0/power_limit", 400.0)
         over.close()
         assert machine.setting(0).power_limit_w == 400.0
@@ -300,6 +301,49 @@ def test_a_device_whose_journal_is_damaged_is_not_touched(gpus, tree, state):
     with pytest.raises(DeviceHeld, match="half-written"):
         take(state, tree)
     assert "half-written" in restore_left_behind(state)[0].problems[0]
+
+
+def damage(state):
+    (journal,) = journal_files(state)
+    journal.write_text('{"format": 1')
+
+
+def remove(state):
+    (journal,) = journal_files(state)
+    journal.unlink()
+
+
+def block(state):
+    """As on a disk that can only be read any more: the file that is locked for a change cannot be opened."""
+    (write,) = state.glob("*.write")
+    write.unlink()
+    write.mkdir()
+
+
+@pytest.mark.parametrize("happens", [damage, remove, block, shutil.rmtree])
+def test_settings_come_back_though_the_journal_is_lost_meanwhile(gpus, tree, state, happens):
+    machine = gpus()
+    with take(state, tree) as lease:
+        lease.set("gpu:0/power_limit", 300.0)
+        happens(state)
+    assert machine.setting(0).power_limit_w == 700.0
+    assert free(state)
+
+
+def test_the_watchdog_puts_back_in_a_folder_that_cannot_be_written_any_more(gpus, tree, state):
+    machine = gpus()
+    with holder(state, tree, "gpu:0/power_limit=300W") as (process, _):
+        block(state)
+        process.kill()
+        assert eventually(lambda: machine.setting(0).power_limit_w == 700.0)
+
+
+def test_files_in_the_present_folder_are_not_taken_for_pythons_own(gpus, tree, state, tmp_path, monkeypatch):
+    gpus()
+    (tmp_path / "argparse.py").write_text("raise SystemExit('not the real one')")
+    monkeypatch.chdir(tmp_path)
+    with take(state, tree) as lease:
+        assert lease.set("gpu:0/power_limit", 300.0).told == 300.0
 
 
 def test_a_call_that_fails_once_is_tried_again(gpus, tree, state):
@@ -341,7 +385,7 @@ def test_a_holder_stopped_in_the_middle_does_not_keep_its_settings(gpus, tree, s
     machine = gpus()
     with holder(state, tree, "gpu:0/power_limit=300W", duration_s=1.5) as (process, _):
         process.send_signal(signal.SIGSTOP)
-        assert eventually(lambda: free(state), within_s=4.0)
+        assert eventually(lambda: free(state), within_s=60.0)
     assert machine.setting(0).power_limit_w == 700.0
 
 

@@ -77,7 +77,7 @@ def test_a_value_survives_a_file(value):
     assert value_from_plain(plain) == value
 
 
-@pytest.mark.parametrize("plain", [True, [1], [1, 2, 3], [1, True], {"a": 1}])
+@pytest.mark.parametrize("plain", [True, [1], [1, 2, 3], [1, True], {"a": 1}, 10**400, [1, 10**400]])
 def test_what_is_no_value_is_refused(plain):
     with pytest.raises(BadTerm):
         value_from_plain(plain)

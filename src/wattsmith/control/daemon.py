@@ -169,7 +169,7 @@ class Client:
             return {"ok": as_plain(answer(message))}
         except WattsmithError as error:
             return told_error(error)
-        except (KeyError, TypeError, ValueError) as odd:
+        except (KeyError, TypeError, ValueError, OverflowError) as odd:
             return told_error(BadInput(f"the message {str(message)[:200]} is not understood: {odd!r}"))
 
     # -- what can be asked

@@ -86,9 +86,10 @@ def read_journal(state: Path, identity: str) -> Journal | None:
 
 
 def remove_journal(state: Path, identity: str) -> None:
-    """All is back: forget what it was. Twice is harmless."""
-    file_of(state, identity, JOURNAL).unlink(missing_ok=True)
-    _sync_folder(state)
+    """All is back: forget what it was. Twice is harmless, and so is a folder that is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        file_of(state, identity, JOURNAL).unlink(missing_ok=True)
+        _sync_folder(state)
 
 
 def journal_files(state: Path) -> list[Path]:

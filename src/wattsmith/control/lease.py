@@ -19,7 +19,6 @@ from wattsmith.control.journal import (
     Journal,
     changing,
     default_state_folder,
-    journals_of,
     open_state,
     read_journal,
     release_device,
@@ -42,6 +41,7 @@ from wattsmith.terms.control import (
     PutBack,
     Value,
     Verified,
+    check_shape,
     check_value,
 )
 from wattsmith.terms.errors import BadTerm
@@ -68,6 +68,7 @@ class Lease:
         self._were = dict(were)
         self._pid = os.getpid()
         self._locks: list[int] = []
+        self._journals: dict[str, Journal] = {}  # by identity, as last written: what is on disk may get lost
         self._pipe = -1
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._deadline_s = 0.0
@@ -102,10 +103,11 @@ class Lease:
             lease._take_locks(wait_s)
             if not shared:
                 lease._check_alone(os.getpid() if for_pid is None else for_pid)
-            lease._deadline_s = time.monotonic() + duration_s
+            lease._deadline_s = time.monotonic() + duration_s + READY_WITHIN_S
             for card in lease._devices():
-                write_journal(state, lease._empty_journal(card))
+                lease._write(lease._empty_journal(card))
             lease._start_watchdog()
+            lease.renew(duration_s)  # it lasts from now on: the time to get ready is not part of it
         except BaseException:
             lease.close()
             raise
@@ -145,19 +147,21 @@ class Lease:
                 before={**journal.before, card.kind: before},
                 wanted={**journal.wanted, card.kind: value},
             )
-            write_journal(self._state, noted)
+            self._write(noted)
             try:
                 found.set(value)
             except NotPermitted:
                 if card.kind not in journal.before and (not card.readable or is_at(found, before)):
-                    write_journal(self._state, journal)  # nothing was changed, so there is nothing to put back
+                    self._write(journal)  # nothing was changed, so there is nothing to put back
                 raise
             self._undo_if_over(found, before)
         return found.verify(value)
 
     def verify(self, knob: str, value: Value) -> Verified:
         """What the hardware does by now about VALUE, which was set: under load more is seen than just after."""
-        return self._knob(knob).verify(value)
+        found = self._knob(knob)
+        check_shape(found.card, value)
+        return found.verify(value)
 
     def renew(self, duration_s: float) -> None:
         if not 0 < duration_s < math.inf:
@@ -171,7 +175,9 @@ class Lease:
         """Put everything back and let go. Raises KnobLost when something could not be put back; its journal stays."""
         if self._closed or os.getpid() != self._pid:
             return
-        outcomes = [put_back(self._state, journal) for journal in journals_of(self._state, self.name)]
+        # Past that time the watchdog has put back, and another may hold the device by now.
+        in_time = time.monotonic() < self._deadline_s
+        outcomes = [put_back(self._state, journal, certain=in_time) for journal in self._journals.values()]
         self._end_watchdog()
         for lock in self._locks:
             release_device(lock)
@@ -240,6 +246,10 @@ class Lease:
             simulated=card.simulated,
         )
 
+    def _write(self, journal: Journal) -> None:
+        write_journal(self._state, journal)
+        self._journals[journal.identity] = journal
+
     def _before(self, knob: Knob) -> Value:
         return knob.read() if knob.card.readable else self._were.get(knob.card.name)
 
@@ -250,7 +260,10 @@ class Lease:
         except JournalDamaged as damaged:
             raise LeaseOver(str(damaged)) from damaged
         if self._closed or journal is None or journal.lease != self.name or journal.over:
-            raise LeaseOver(f"the lease of {card.device} is over and its settings are back; take a new one")
+            raise LeaseOver(
+                f"the lease of {card.device} is over, and its settings are back or come back when it is closed; "
+                "take a new one"
+            )
         return journal
 
     def _undo_if_over(self, knob: Knob, before: Value) -> None:
@@ -282,7 +295,8 @@ class Lease:
         hears_ready, ready = os.pipe()
         handed = [hears, ready, *self._locks, *([] if pidfd < 0 else [pidfd])]
         command = [
-            *(sys.executable, "-m", "wattsmith.control.watchdog", "--state", str(self._state.resolve())),
+            # -P: whatever files lie in the present folder, they are not taken for Python's own modules.
+            *(sys.executable, "-P", "-m", "wattsmith.control.watchdog", "--state", str(self._state.resolve())),
             *("--lease", self.name, "--duration-s", str(max(0.0, self._deadline_s - time.monotonic()))),
             *("--pidfd", str(pidfd), "--pipe", str(hears), "--ready", str(ready)),
             *("--locks", *map(str, self._locks)),
@@ -291,7 +305,6 @@ class Lease:
             self._watchdog = subprocess.Popen(
                 command,
                 pass_fds=handed,
-                cwd="/",  # so that it keeps no folder in use
                 start_new_session=True,  # so that Ctrl-C and a closed terminal do not reach it
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

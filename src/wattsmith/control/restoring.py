@@ -1,6 +1,8 @@
 """Puts devices back to what their journals say."""
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,17 +26,22 @@ BETWEEN_TRIES_S = 0.05
 CHANGE_WAIT_S = 1.0  # a change takes milliseconds; who is at it for longer was stopped in the middle
 
 
-def put_back(state: Path, journal: Journal) -> PutBack:
+def put_back(state: Path, journal: Journal, *, certain: bool = False) -> PutBack:
     """Set every knob of JOURNAL to what it stood at, and remove the journal when all are. Twice is harmless.
 
     Call it with the device's lock in hand. What cannot be put back is told, and the journal stays. So it does while the
     holder is in the middle of a change that does not end: what it sets last would otherwise be put back by nobody.
+    CERTAIN: nobody else can have put back, so where the file is gone or damaged, JOURNAL itself counts.
     """
-    with changing(state, journal.identity, CHANGE_WAIT_S) as alone:
+    with _changing_if_it_can_be(state, journal.identity) as alone:
         try:
             current = read_journal(state, journal.identity)
         except JournalDamaged as damaged:
-            return _outcome(journal, (str(damaged),))
+            if not certain:
+                return _outcome(journal, (str(damaged),))
+            current = journal
+        if current is None and certain:
+            current = journal
         if current is None or current.lease != journal.lease:
             return _outcome(journal)  # somebody was faster
         problems = _put_back_all(current)
@@ -51,6 +58,17 @@ def put_back(state: Path, journal: Journal) -> PutBack:
         except (OSError, NotWritten) as failed:
             problems = (*problems, f"the journal of {current.device} stays as it is: {failed}")
     return _outcome(current, problems, unfinished=not alone)
+
+
+@contextmanager
+def _changing_if_it_can_be(state: Path, identity: str) -> Iterator[bool]:
+    """As `changing`, also in a folder that is gone or cannot be written any more: settings come back all the same."""
+    with ExitStack() as held:
+        try:
+            alone = held.enter_context(changing(state, identity, CHANGE_WAIT_S))
+        except NotWritten:
+            alone = True
+        yield alone
 
 
 def _outcome(journal: Journal, problems: tuple[str, ...] = (), *, unfinished: bool = False) -> PutBack:

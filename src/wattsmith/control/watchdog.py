@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ready", type=int, required=True)
     parser.add_argument("--locks", type=int, nargs="+", required=True)
     options = parser.parse_args(arguments)
+    os.chdir("/")  # so that it keeps no folder in use; not before, as PYTHONPATH may be relative to this one
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(ImportError):

@@ -1,6 +1,7 @@
 """Knobs: what can be turned on a machine, between which ends, and what came of turning it."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -116,10 +117,18 @@ class Hold(Protocol):
         """Put everything back and let go. Twice is harmless."""
 
 
+def check_shape(card: KnobCard, value: Value) -> None:
+    """Raise BadTerm unless VALUE is of the kind that this knob takes."""
+    wrong = _shape(card, value)
+    if wrong is not None:
+        raise BadTerm(f"{card.name} cannot be set to {format_value(card, value)}: {wrong}")
+
+
 def check_value(card: KnobCard, value: Value, before: Value) -> None:
     """Raise BadTerm unless VALUE may be set on this knob, which stood at BEFORE when it was first touched."""
-    wrong = _shape(card, value)
-    if wrong is None and card.levels and isinstance(value, str) and value not in card.levels:
+    check_shape(card, value)
+    wrong = None
+    if card.levels and isinstance(value, str) and value not in card.levels:
         wrong = f"there is {', '.join(map(str, card.levels))}"
     numbers = _numbers(value)
     if wrong is None and numbers and card.ends is not None:
@@ -200,4 +209,6 @@ def value_from_plain(plain: object) -> Value:
 
 
 def _is_number(plain: object) -> bool:
-    return isinstance(plain, int | float) and not isinstance(plain, bool)
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        return False
+    return isinstance(plain, float) or abs(plain) <= sys.float_info.max  # JSON knows whole numbers of any length
