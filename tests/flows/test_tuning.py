@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from wattsmith.flows.tuning import Goal, Manner, curve_in, knob_of, parse_knobs, tune
-from wattsmith.flows.tuning_command import printed_metrics, tune_command, with_measured
+from wattsmith.flows.tuning_command import printed_metrics, tune_command
+from wattsmith.flows.tuning_process import with_measured
+from wattsmith.flows.tuning_served import Serves, served_metrics
 from wattsmith.flows.tuning_table import replay_table
 from wattsmith.terms.errors import BadInput, NotWritten
 from wattsmith.terms.tuning import Failed
@@ -223,7 +226,7 @@ class TestCommand:
         assert found.trials[0].trial.metrics["time_s"] > 0.04
 
     def test_without_a_meter_energy_must_be_printed(self):
-        with pytest.raises(BadInput, match="no meter measures it here and the command printed no energy_j"):
+        with pytest.raises(BadInput, match="no meter measures it here and the command tells no energy_j"):
             tune_command(python("print('{}')"), BATCH)
 
     def test_a_command_that_prints_nothing_says_what_is_needed(self):
@@ -268,6 +271,11 @@ tune_command(["sh", "-c", {slow!r}], [knob_of("batch", [1, 2], "1")])
         metrics = found.trials[0].trial.metrics
         assert metrics["power_w"] == pytest.approx(metrics["energy_j"] / metrics["time_s"])
 
+    def test_a_command_that_answered_nothing_is_a_failed_setting(self):
+        command = ["sh", "-c", "echo '{\"energy_j\": 1, \"queries\": '$((4 - {batch}))'}'"]
+        found = tune_command(command, BATCH)
+        assert "it answered nothing: queries is 0" in {one.trial.failed for one in found.trials}
+
     def test_modelled_energy_is_said_to_be(self):
         said = []
         goal = Goal(objective="time", manner=Manner(budget=1))
@@ -277,6 +285,92 @@ tune_command(["sh", "-c", {slow!r}], [knob_of("batch", [1, 2], "1")])
     def test_a_command_that_is_not_there_is_an_error(self):
         with pytest.raises(BadInput, match="cannot be run"):
             tune_command(["no-such-program-anywhere"], BATCH)
+
+
+SERVER = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+port, batch = map(int, sys.argv[1:])
+if batch == 8:
+    sys.exit("out of memory")
+asked = 0
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        global asked
+        asked += 1
+        told = {"energy_j": 10 / batch + 1, "latency_s": 0.01 * batch, "queries": 50 * asked}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(told).encode())
+
+    def log_message(self, *_):
+        pass
+
+HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def port():
+    """One that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.usefixtures("no_meters")
+class TestServingCommand:
+    def test_a_command_that_serves_its_metrics_is_tuned(self, port):
+        found = tune_command(
+            [*python(SERVER), str(port), "{batch}"],
+            BATCH,
+            Goal(limits=("latency<=50ms",), manner=Manner(budget=4)),
+            serves=Serves(url=f"http://127.0.0.1:{port}/metrics", window_s=0.1),
+        )
+        assert found.recommendation.setting == {"batch": 4}
+        assert found.trials[0].trial.metrics["queries"] == 50  # from the beginning of its window to the end
+        assert "it ended before it served anything: exit code 1: out of memory" in {
+            one.trial.failed for one in found.trials
+        }
+
+    def test_one_that_never_serves_is_told(self, port):
+        url = f"http://127.0.0.1:{port}/"
+        with pytest.raises(BadInput, match="no metrics were served at"):
+            tune_command(["sleep", "600"], BATCH, serves=Serves(url=url), timeout_s=0.2)
+
+    def test_what_answers_before_the_command_is_started_is_not_taken_for_it(self, port):
+        other = subprocess.Popen([*python(SERVER), str(port), "1"])
+        url = f"http://127.0.0.1:{port}/"
+        try:
+            wait_until(lambda: answers(port), "another server answers")
+            with pytest.raises(BadInput, match="something answers at"):
+                tune_command(["sleep", "600"], BATCH, serves=Serves(url=url))
+        finally:
+            other.kill()
+            other.wait()
+
+    @pytest.mark.parametrize("url", ["localhost:8000", "file:///etc/passwd", ""])
+    def test_an_address_that_is_none_is_refused(self, url):
+        with pytest.raises(BadInput, match="such as http://localhost:8000/metrics"):
+            Serves(url=url)
+
+
+def answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_what_prometheus_reads_is_read_too():
+    text = """# HELP queries_total Queries.
+queries_total 120
+latency_seconds{quantile="0.99"} 0.04
+latency_seconds{quantile="0.5"} 0.01 1700000000000
+http_requests{code="200"} 7
+energy_joules 3.5
+busy
+"""
+    assert served_metrics(text) == {"queries": 120.0, "latency_p99_s": 0.04, "latency_p50_s": 0.01, "energy_j": 3.5}
 
 
 def test_the_last_line_of_json_counts():
@@ -380,6 +474,7 @@ def test_a_power_limit_caps_power():
     [
         (["batch"], [], "--knob must be like"),
         (["batch=1,2"], ["threads=1"], "which is no knob"),
+        (["cpu:0/clock=1GHz,2GHz"], ["cpu:0/clock=1GHz"], "starts where it stands"),
         (["batch=1,2"], ["batch=3"], "not one of its levels"),
         (["batch=1,2", "batch=4"], [], "given twice"),
         (["batch=1,1"], [], "a level twice"),

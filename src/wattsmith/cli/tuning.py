@@ -14,6 +14,7 @@ from wattsmith.cli.complaining import can_be_written
 from wattsmith.flows.tuning import Goal, Manner, check_noise, curve_in, draw, parse_knobs
 from wattsmith.flows.tuning_command import tune_command
 from wattsmith.flows.tuning_hardware import Means
+from wattsmith.flows.tuning_served import Serves
 from wattsmith.flows.tuning_table import replay_table
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
@@ -95,11 +96,23 @@ def run(
     least_gain: LeastGain = "1%",
     trials: Trials = None,
     prime: Prime = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the command serves its metrics until it is ended; else it prints them.", metavar="URL"
+        ),
+    ] = None,
+    window: Annotated[
+        str, typer.Option(help="With --metrics: how long one trial serves, once it is ready.", metavar="TIME")
+    ] = "10s",
     meters: Annotated[
         str, typer.Option(help="What measures energy when the command does not print it.", metavar="NAMES")
     ] = "auto",
     timeout: Annotated[
-        str | None, typer.Option(help="A trial that takes longer has failed; such as 10min.", metavar="TIME")
+        str | None,
+        typer.Option(
+            help="A trial that takes longer (with --metrics: to get ready) has failed; such as 10min.", metavar="TIME"
+        ),
     ] = None,
     socket: Socket = None,
     shared: Shared = False,
@@ -118,6 +131,7 @@ def run(
         command or [],
         knobs,
         goal_of(minimise, limit, budget, noise, least_gain, prime=[curve_in(path, knobs) for path in prime or []]),
+        serves=None if metrics is None else Serves(url=metrics, window_s=positive_s("--window", window)),
         meters=meters,
         timeout_s=None if timeout is None else positive_s("--timeout", timeout),
         trials=trials,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wattsmith.flows.tuning_hardware import Means, Measure, Say, turned
+from wattsmith.flows.tuning_hardware import Means, Measure, Say, is_hardware, turned
 from wattsmith.terms.errors import BadInput, BadTerm, ExtraNeeded, NotWritten
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.parse import parse_fact
@@ -193,6 +193,8 @@ def parse_knobs(texts: Sequence[str], present: Sequence[str], *, first: bool = F
     unknown = [name for name in at if name not in levels]
     if unknown:
         raise BadInput(f"--at names {unknown[0]!r}, which is no knob; there are {', '.join(levels) or 'none'}")
+    if standing := [name for name in at if is_hardware(name)]:
+        raise BadInput(f"--at {standing[0]}: a knob of the machine starts where it stands; leave that out")
     return [knob_of(name, its, at.get(name, str(its[0]) if first else None)) for name, its in levels.items()]
 
 

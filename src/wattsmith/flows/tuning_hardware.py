@@ -11,6 +11,7 @@ from typing import Protocol, Self
 
 from wattsmith.flows.controlling import hold
 from wattsmith.terms.control import (
+    BETWEEN,
     UNLOCKED,
     DeviceHeld,
     KnobCard,
@@ -22,6 +23,7 @@ from wattsmith.terms.control import (
     parse_value,
 )
 from wattsmith.terms.errors import BadInput, BadTerm
+from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.tuning import Failed, Knob, Level, Trial
 
 LOOK_EVERY_S = 0.25  # at what the hardware does, while a trial runs
@@ -305,6 +307,7 @@ def _written(value: Value) -> str:
     """VALUE as one would type it."""
     if value is None:
         return UNLOCKED
-    if isinstance(value, tuple):
-        return "..".join(f"{one:g}Hz" for one in value)
-    return value if isinstance(value, str) else f"{value:g}Hz"
+    if isinstance(value, str):
+        return value
+    ends = value if isinstance(value, tuple) else (value,)
+    return BETWEEN.join(format_quantity(one, "frequency", digits=6).replace(" ", "") for one in ends)
