@@ -57,6 +57,16 @@ def test_the_same_again_is_answered_from_the_cache(net):
     assert json.loads(anew.stdout)["trials"] != first["trials"]
 
 
+def test_a_cache_that_is_damaged_is_set_aside_and_made_anew(net, tmp_path):
+    typed(net, *LOAD, "--knob", "batch=1,2")
+    (cache,) = (tmp_path / "cache").rglob("trials-*.jsonl")
+    cache.write_text("hello\nworld\n")
+    again = typed(net, *LOAD, "--knob", "batch=1,2")
+    assert again.exit_code == 0
+    assert "earlier trials cannot be used, and are made anew" in again.stderr
+    assert cache.with_suffix(".damaged").read_text() == "hello\nworld\n"
+
+
 def test_limits_that_nothing_keeps_exit_with_one_and_tell_the_nearest(net):
     done = typed(net, *LOAD, "--knob", "batch=1,2", "--limit", "latency_p99<=1us")
     assert done.exit_code == 1

@@ -171,6 +171,12 @@ def test_a_level_is_a_number_or_a_word(level):
         Knob(name="batch", levels=(1, level), present=1)
 
 
+def test_more_settings_than_can_be_searched_are_refused():
+    knobs = tuple(Knob(name=name, levels=tuple(range(1, 101)), present=1) for name in ("a", "b", "c"))
+    with pytest.raises(BadInput, match="1000000 settings are more than the 20000"):
+        Tuner(Space(knobs=knobs))
+
+
 def test_the_budget_is_kept():
     tuner = Tuner(space(), "energy", ["time<=2s"], manner=Manner(budget=4))
     assert len(search(tuner, work())) == 4

@@ -37,7 +37,7 @@ from wattsmith.flows.serving_beside import FineTuning
 from wattsmith.flows.serving_live import LiveWindow, Stretch, serve_live
 from wattsmith.flows.serving_model import usual_device
 from wattsmith.flows.tuning import curve_in, parse_knobs
-from wattsmith.flows.tuning_cache import cached_trials, source_mark
+from wattsmith.flows.tuning_cache import cached_trials, set_aside_if_damaged, source_mark
 from wattsmith.flows.tuning_hardware import Means
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
@@ -126,6 +126,7 @@ def serve(
     if trials is None and cache:
         workload = {"model": source_mark(model), "inputs": inputs, "load": as_plain(comes)}
         trials = cached_trials(workload, knobs, device=device, meters=meters)
+        set_aside_if_damaged(trials, warn)
         if trials.is_file():
             warn(f"trials that were made earlier are in {trials}; --no-cache measures anew")
     with redirect_stdout(sys.stderr):  # what a model prints is no part of the answer

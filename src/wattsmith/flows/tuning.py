@@ -220,7 +220,7 @@ def draw(found: Tuned, limits: Sequence[str | Limit], path: Path) -> None:
 
 def curve_in(path: Path, knobs: Sequence[Knob]) -> Curve:
     """What an earlier search of another workload left in PATH, to prime one with. Its first trial was its present."""
-    trials = _read_trials(path, lambda _: None)
+    trials = read_trials(path)
     names = [knob.name for knob in knobs]
     if not trials or any(sorted(trial.setting) != sorted(names) for trial in trials):
         raise BadInput(f"{path} holds no trials of the knobs {', '.join(names)}, so it cannot prime this search")
@@ -241,11 +241,11 @@ def _kept_trials(path: Path, space: Space) -> list[Trial]:
         return []
     if not path.is_file():
         raise NotWritten(f"trials cannot be kept in {path}, which is no plain file; choose another place")
-    return _read_trials(path, lambda trial: space.cell(trial.setting))
+    return read_trials(path, lambda trial: space.cell(trial.setting))
 
 
-def _read_trials(path: Path, check: Callable[[Trial], object]) -> list[Trial]:
-    """The trials in PATH. A line that was not finished, at the end, is passed over."""
+def read_trials(path: Path, check: Callable[[Trial], object] = lambda _: None) -> list[Trial]:
+    """The trials in PATH, each of which CHECK may refuse. A line that was not finished, at the end, is passed over."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as refused:

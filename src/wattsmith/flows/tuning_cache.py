@@ -11,6 +11,9 @@ from typing import Any
 
 from wattsmith import __version__
 from wattsmith.flows.machine import describe_machine
+from wattsmith.flows.tuning import read_trials
+from wattsmith.flows.tuning_hardware import Say
+from wattsmith.terms.errors import BadInput
 from wattsmith.terms.tuning import Knob
 
 PACKAGES = ("torch", "transformers", "torchvision", "onnx")
@@ -31,6 +34,17 @@ def cached_trials(workload: Mapping[str, Any], knobs: Sequence[Knob], *, device:
     mark = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "wattsmith" / "tune" / f"trials-{mark}.jsonl"
+
+
+def set_aside_if_damaged(path: Path, say: Say) -> None:
+    """Make room for a new cache where PATH cannot be read: nobody chose that file, so nobody need mend it."""
+    try:
+        if path.exists():
+            read_trials(path)
+    except BadInput as damaged:
+        aside = path.with_suffix(".damaged")
+        path.replace(aside)
+        say(f"earlier trials cannot be used, and are made anew: {damaged}. They lie in {aside} now")
 
 
 def source_mark(source: str) -> str:

@@ -18,6 +18,7 @@ from wattsmith.tune.process import Laws, Surface, matern
 
 SWITCH = "switch_ratio"  # the metric that tells how long it took to make a setting, in lengths of the trial itself
 CAUTION = 0.5  # power of the probability that all limits hold, by which a primed gain is weighted once more
+MOST_SETTINGS = 20_000  # what is believed of each is kept in memory, and takes seconds to work out for so many
 NINETY = 1.6449  # standard deviations to each side that hold nine times out of ten
 FAILURE_REACH = 0.25  # of a knob's range: what lies nearer to a failure is likely to fail too
 FAILURE_DOUBT = 0.5  # weight of believing, without any trial near, that a setting works
@@ -52,6 +53,12 @@ class Tuner:
         curves: Sequence[Curve] = (),
         manner: Manner | None = None,
     ) -> None:
+        count = math.prod(len(knob.levels) for knob in space.knobs)
+        if count > MOST_SETTINGS:
+            raise BadInput(
+                f"{count} settings are more than the {MOST_SETTINGS} that are searched at most: "
+                "give fewer levels, or fewer knobs at a time"
+            )
         self.space = space
         self.manner = manner or Manner()
         self._judge = Judge(space, objective, limits)
