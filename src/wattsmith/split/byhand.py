@@ -4,8 +4,8 @@ The data half is traced up to the first boundary. The training half is the user'
 on tensors without values, which costs next to nothing, and from there on with what was received.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from wattsmith.split.cutting import data_graph
@@ -39,7 +39,8 @@ def traced_to_boundary(watched: Any, exporter: ToTheBoundary, sizes: str) -> Tra
 
     def first_part(batch: Any) -> Any:
         try:
-            watched.call(batch)
+            with _module_stack_kept():
+                watched.call(batch)
         except Reached as reached:
             return reached.values
         raise NotSplittable("the step does not come to its wattsmith.boundary; mark what every step passes")
@@ -48,6 +49,21 @@ def traced_to_boundary(watched: Any, exporter: ToTheBoundary, sizes: str) -> Tra
     traced = exported(first_part, *common, exporter, watched.batch, sizes)
     traced.tracer = "by hand"
     return traced
+
+
+@contextmanager
+def _module_stack_kept() -> Iterator[None]:
+    """Whatever is raised inside, the tracer knows afterwards in which module it is; of itself it counts on no error."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    mode = get_proxy_mode()
+    stack = {} if mode is None else mode.tracer.module_stack
+    depth = len(stack)
+    try:
+        yield
+    finally:
+        while len(stack) > depth:
+            stack.popitem()
 
 
 def refuse_state_before_boundary(traced: Traced, roles: Roles) -> None:

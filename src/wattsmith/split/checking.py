@@ -24,7 +24,7 @@ def compared(made: Any, traced: Traced, roles: Roles, data: frozenset[Any], watc
         except BatchDoesNotFit:
             continue  # a size that the halves refuse cannot go wrong
         for at, (one, other) in enumerate(zip(wanted, got, strict=True)):
-            if not _same(one, other):
+            if not same(one, other):
                 raise NotSplittable(
                     f"output {at} of the cut step is not that of the step itself, with {samples} of {watched.batch} "
                     f"samples: {_short(other)} instead of {_short(one)}. If the step is the same whenever it is called "
@@ -38,7 +38,7 @@ def compared(made: Any, traced: Traced, roles: Roles, data: frozenset[Any], watc
 def _compare_gradients(wanted: dict[str, Any], got: dict[str, Any]) -> None:
     for name in {*wanted, *got}:
         one, other = wanted.get(name), got.get(name)
-        if (one is None) != (other is None) or (one is not None and not _same(one, other)):
+        if (one is None) != (other is None) or (one is not None and not same(one, other)):
             raise NotSplittable(
                 f"the gradient of {name} is not the same in the cut step as in the step itself. Hooks on tensors and "
                 "autograd functions of your own are lost in a trace: put wattsmith.boundary(...) around all that "
@@ -101,7 +101,8 @@ def _trained(made: Any, crossing: Sequence[Any]) -> Any:
         raise NotSplittable(f"the training half fails with the example{at}: {first_line(failed)}") from failed
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether two outputs of a step are the same, bit for bit; numbers that are none are alike."""
     import torch
 
     if not is_tensor(one) or not is_tensor(other):

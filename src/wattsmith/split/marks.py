@@ -166,6 +166,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[OpaqueOutputs] = []
         self.boundaries = 0
+        self.sent: list[Any] = []  # what crosses at the first boundary
 
     def opaque(self, step: OpaqueStep, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         from torch.utils._pytree import tree_flatten
@@ -177,6 +178,11 @@ class Recorder:
         return given
 
     def boundary(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        from torch import Tensor
+        from torch.utils._pytree import tree_leaves
+
+        if not self.boundaries:
+            self.sent = [one.detach().clone() if isinstance(one, Tensor) else one for one in tree_leaves(values)]
         self.boundaries += 1
         return values
 

@@ -5,16 +5,16 @@ import gc
 import random
 import sys
 import types
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattsmith.split.keeping import MODULE_INTERNALS, Place, copied_attributes, restore_attributes
 from wattsmith.split.marks import OpaqueStep
 from wattsmith.split.problems import is_of_the_machine
 
-_MODULE_INTERNALS = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
 _DEEP, _MANY = 12, 20_000  # how far and how wide a step's own objects are searched
 
 
@@ -27,6 +27,7 @@ class Held:
     optimizers: list[Any] = field(default_factory=list)
     generators: list[Any] = field(default_factory=list)
     spaces: list[dict[str, Any]] = field(default_factory=list)  # globals of the user's functions that were seen
+    places: list[Place] = field(default_factory=list)  # where tensors are kept outside of modules
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -81,7 +82,7 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
             forward = getattr(type(module), "forward", None)
             if isinstance(forward, types.FunctionType) and not is_of_the_machine(forward.__code__.co_filename):
                 held.spaces.append(forward.__globals__)
-            rest = {key: value for key, value in vars(module).items() if key not in _MODULE_INTERNALS}
+            rest = {key: value for key, value in vars(module).items() if key not in MODULE_INTERNALS}
             for key, value in rest.items():
                 if _may_hold(value):
                     _search(value, _join(name, _join(inner, key)), held, seen, depth + 1)
@@ -94,10 +95,23 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
     else:
         if isinstance(thing, types.FunctionType):
             held.spaces.append(thing.__globals__)
+        held.places.extend(_places_in(thing, name))
         for key, value in _inside(thing):
             _search(
                 value, _join(name, key) if not isinstance(thing, types.FunctionType) else key, held, seen, depth + 1
             )
+
+
+def _places_in(thing: Any, name: str) -> Iterator[Place]:
+    """Where THING, which is no module, can keep a tensor until the next call."""
+    if isinstance(thing, types.FunctionType) and not is_of_the_machine(thing.__code__.co_filename):
+        for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
+            yield Place(variable, cell)
+        yield Place("", thing.__globals__, frozenset(_names_in(thing.__code__)))
+    elif isinstance(thing, dict | list | deque):
+        yield Place(name, thing)
+    elif _is_an_object_of_the_users(thing):
+        yield Place(name, vars(thing))
 
 
 def _may_hold(value: Any) -> bool:
@@ -114,14 +128,16 @@ def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
         yield from (("", thing.func), ("", list(thing.args)), ("", dict(thing.keywords)))
     elif isinstance(thing, dict):
         yield from ((str(key), value) for key, value in list(thing.items())[:_MANY] if _may_hold(value))
-    elif isinstance(thing, list | tuple | set | frozenset):
+    elif isinstance(thing, list | tuple | set | frozenset | deque):
         yield from ((str(at), value) for at, value in enumerate(list(thing)[:_MANY]) if _may_hold(value))
-    elif not isinstance(thing, type | types.ModuleType) and hasattr(thing, "__dict__") and _is_the_users(type(thing)):
+    elif _is_an_object_of_the_users(thing):
         yield from ((key, value) for key, value in vars(thing).items() if _may_hold(value))
 
 
-def _is_the_users(kind: type) -> bool:
-    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+def _is_an_object_of_the_users(thing: Any) -> bool:
+    if isinstance(thing, type | types.ModuleType | types.FunctionType) or not hasattr(thing, "__dict__"):
+        return False
+    path = getattr(sys.modules.get(type(thing).__module__), "__file__", None)
     return path is None or not is_of_the_machine(path)
 
 
@@ -189,13 +205,40 @@ def put_back(held: Held) -> Iterator[dict[str, str]]:
 
     Gives a dict that is filled at the end: the tensors that had changed inside, and how that was seen.
     """
+    with places_put_back(held), values_put_back(held) as changed:
+        yield changed
+
+
+@contextmanager
+def places_put_back(held: Held) -> Iterator[list[str]]:
+    """Afterwards modules have the attributes they had, and every other tensor is where it was.
+
+    Gives a list that is filled at the end: the names of what had been put in the place of others.
+    """
+    modules = [(name, module, copied_attributes(module)) for name, module in held.every_module().items()]
+    places = [(place, place.entries()) for place in held.places]
+    moved: list[str] = []
+    try:
+        yield moved
+    finally:
+        for name, module, attributes in modules:
+            moved += [_join(name, key) for key in restore_attributes(module, attributes)]
+        for place, entries in places:
+            moved += place.put_back(entries)
+
+
+@contextmanager
+def values_put_back(held: Held) -> Iterator[dict[str, str]]:
+    """Afterwards tensors have the values and gradients they had, and optimizers and generators their states.
+
+    Gives a dict that is filled at the end: the tensors that had changed inside, and how that was seen.
+    """
     import torch
 
     tensors = held.tensors()
     versions = {name: one._version for name, one in tensors.items()}
     values = {name: one.detach().clone() for name, one in tensors.items()}
     grads = {name: one.grad for name, one in tensors.items() if one.is_leaf}
-    inner = [(module, _copied_attributes(module)) for module in held.every_module().values()]
     optimizers = [(one, _copied_state(one)) for one in held.optimizers]
     generators = [(one, one.get_state()) for one in held.generators]
     changed: dict[str, str] = {}
@@ -206,8 +249,6 @@ def put_back(held: Held) -> Iterator[dict[str, str]]:
         with kept_randomness():
             yield changed
     finally:
-        for module, attributes in inner:
-            _restore_attributes(module, attributes)
         with torch.no_grad():
             for name, one in tensors.items():
                 if one._version != versions[name] or not _same(one, values[name]):
@@ -233,23 +274,6 @@ def _same(one: Any, other: Any) -> bool:
     return bool(torch.equal(one, other)) or bool(
         one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True)
     )
-
-
-def _copied_attributes(module: Any) -> dict[str, Any]:
-    copied = dict(vars(module))
-    return copied | {key: copied[key].copy() for key in _MODULE_INTERNALS if key in copied}
-
-
-def _restore_attributes(module: Any, attributes: dict[str, Any]) -> None:
-    for key in set(vars(module)) - set(attributes):
-        del vars(module)[key]
-    for key, value in attributes.items():
-        if key in _MODULE_INTERNALS:
-            mine = vars(module)[key]
-            mine.clear()
-            mine.update(value)
-        else:
-            vars(module)[key] = value
 
 
 def _copied_state(optimizer: Any) -> tuple[Any, list[dict[str, Any]]]:

@@ -13,7 +13,7 @@ from wattsmith.split.byhand import (
     traced_to_boundary,
     training_by_hand,
 )
-from wattsmith.split.checking import compared, gradients
+from wattsmith.split.checking import compared, gradients, same
 from wattsmith.split.cutting import CutGraphs, cut_graphs
 from wattsmith.split.exporting import Exporter, exported
 from wattsmith.split.handing import (
@@ -27,13 +27,21 @@ from wattsmith.split.handing import (
     structure_of,
     ways_to_call,
 )
+from wattsmith.split.keeping import told
 from wattsmith.split.marks import Recorder, watched_by
 from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Choice, Prices, cheapest_cut
 from wattsmith.split.problems import WAYS_OUT, FrozenRandomness, NotSplittable, first_line, place_of
 from wattsmith.split.randomness import traced_twice
 from wattsmith.split.roles import FIXED, Roles, roles_of
 from wattsmith.split.running import Seen, seen_in_run
-from wattsmith.split.state import Held, held_by, kept_randomness, put_back, seed_everything
+from wattsmith.split.state import (
+    Held,
+    held_by,
+    kept_randomness,
+    places_put_back,
+    seed_everything,
+    values_put_back,
+)
 from wattsmith.split.symbolic import symbolic
 from wattsmith.split.telling import cut_told
 from wattsmith.split.traced import Traced
@@ -80,6 +88,8 @@ class Watched:
     recorders: dict[int, Recorder]  # by number of samples
     outputs: dict[int, list[Any]]  # by number of samples: what the step gave, with all generators at _SEED
     grads: dict[str, Any]  # of all that is trained, after backward with all samples; empty: there was none
+    keeps: str | None = None  # what makes a second call give something else than the first; None: it does not
+    sends_alike: bool = True  # whether what crosses at a boundary is the same in a second call
 
 
 def split(
@@ -123,6 +133,7 @@ def _cut(
     prices: Prices | None,
     check: bool,
 ) -> Split:
+    _refuse_what_a_trace_would_freeze(watched, by_hand=exporter is not None)
     roles = roles_of(traced, watched.changed, frozen)
     inputs = [value for value, leaf in zip(watched.values, watched.leaves, strict=True) if leaf.kind != "constant"]
     with kept_randomness():
@@ -137,6 +148,17 @@ def _cut(
     cut = cut_told(traced, roles, chosen, graphs, seen, watched, data, packed, tracer_notes)
     made = Split(data=data, train=train, cut=cut)
     return compared(made, traced, roles, chosen.data, watched, _SEED) if check else made
+
+
+def _refuse_what_a_trace_would_freeze(watched: "Watched", *, by_hand: bool) -> None:
+    if watched.keeps is None or (by_hand and watched.sends_alike):
+        return
+    raise NotSplittable(
+        "called again with the same batch, seed and weights, the step gives something else: it puts other things in "
+        f"the place of {watched.keeps}, which a trace would freeze as they are now. Keep what lasts in a tensor and "
+        "write into it (self.mean.copy_(…), self.calls.add_(1)); or put wattsmith.boundary(...) around all that "
+        "crosses before it, and training stays your own code."
+    )
 
 
 def _cut_by_hand(
@@ -236,35 +258,61 @@ def _leaf(path: str, value: Any) -> Leaf:
 
 
 def _run(watched: Watched, samples: int, update: Callable[[], Any] | None) -> None:
-    """One real step with that many SAMPLES, and backward and UPDATE after it when all of them are there."""
+    """One real step with that many SAMPLES, and backward, UPDATE and a second step when all of them are there."""
     from torch.utils._pytree import tree_leaves
 
     whole = samples == watched.batch
-    batch = sliced(watched.structure, watched.example, watched.batch, samples)
     recorder = Recorder()
-    with put_back(watched.held) as changed:
-        seed_everything(_SEED)
-        try:
-            with watched_by(recorder):
-                given = watched.call(batch)
-            _refuse_training_inside(watched.held)
-            outputs = [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
-        except Exception as failed:
-            if not whole:
-                return
-            if isinstance(failed, NotSplittable):
-                raise
-            at = f" at {place}" if (place := place_of(failed)) else ""
-            raise NotSplittable(
-                f"the step fails with the example{at}: {type(failed).__name__}: {first_line(failed)}"
-            ) from failed
+    with places_put_back(watched.held) as moved:
+        with values_put_back(watched.held) as changed:
+            seed_everything(_SEED)
+            try:
+                with watched_by(recorder):
+                    given = watched.call(_some(watched, samples))
+                _refuse_training_inside(watched.held)
+                outputs = [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
+            except Exception as failed:
+                if not whole:
+                    return
+                if isinstance(failed, NotSplittable):
+                    raise
+                at = f" at {place}" if (place := place_of(failed)) else ""
+                raise NotSplittable(
+                    f"the step fails with the example{at}: {type(failed).__name__}: {first_line(failed)}"
+                ) from failed
+            if whole:
+                watched.grads = _learned(given, watched.held)
+                if update is not None:
+                    _run_update(update)
         if whole:
-            watched.grads = _learned(given, watched.held)
-            if update is not None:
-                _run_update(update)
+            gives_alike, watched.sends_alike = _called_again(watched, outputs, recorder)
     if whole:
         watched.changed = dict(changed)
+        watched.keeps = None if gives_alike else told(moved)
     watched.recorders[samples], watched.outputs[samples] = recorder, outputs
+
+
+def _some(watched: Watched, samples: int) -> Any:
+    return sliced(watched.structure, watched.example, watched.batch, samples)
+
+
+def _called_again(watched: Watched, outputs: list[Any], first: Recorder) -> tuple[bool, bool]:
+    """Whether a second step gives the same OUTPUTS, and whether it sends the same as the FIRST at its boundary."""
+    from torch.utils._pytree import tree_leaves
+
+    second = Recorder()
+    with values_put_back(watched.held):
+        seed_everything(_SEED)
+        try:
+            with watched_by(second):
+                given = tree_leaves(watched.call(_some(watched, watched.batch)))
+        except Exception:  # noqa: BLE001 - whatever it is, the first step did not fail
+            return False, _alike(first.sent, second.sent)
+        return _alike(outputs, given), _alike(first.sent, second.sent)
+
+
+def _alike(ones: list[Any], others: list[Any]) -> bool:
+    return len(ones) == len(others) and all(same(one, other) for one, other in zip(ones, others, strict=True))
 
 
 def _learned(given: Any, held: Held) -> dict[str, Any]:
