@@ -50,6 +50,10 @@ def out_of_memory(index):
     return bytearray(1 << 60) if index == 2 else index
 
 
+def leaves(index):
+    return sys.exit(3) if index == 2 else index
+
+
 def raises(_):
     raise KeyError("in worker_init_fn")
 
@@ -95,6 +99,21 @@ def test_a_worker_out_of_memory_says_so_and_the_others_go_on():
     with pytest.raises(MemoryError):
         next(feeder)
     assert [batch.tolist() for batch in feeder] == [[3], [4], [5]]
+
+
+def test_a_sample_that_makes_workers_leave_is_named():
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly: each of them left with exit code 3 .* samples \[2\]"):
+        list(Feeder(Whole(4, leaves), num_workers=2))
+
+
+def test_going_on_after_closing_says_what_to_do():
+    feeder = Feeder(Plain(9), num_workers=1)
+    iterator = iter(feeder)
+    next(iterator)
+    feeder.close()
+    with pytest.raises(RuntimeError, match=r"was closed.*Iterate over it anew"):
+        next(iterator)
+    assert len(list(feeder)) == 9
 
 
 def test_batches_of_changing_shape_arrive_whole():

@@ -256,7 +256,16 @@ def test_it_reports_what_it_did():
     report = feeder.report()
     assert (report.batches, report.bytes, report.redone, report.lost) == (10, 10 * 1_600_000, 0, 0)
     assert 0 < report.waiting <= 1
-    assert str(report).startswith("10 batches, 0 workers, waiting ")
+    assert str(report).startswith("10 batches, 1 workers, waiting ")  # who has gone home by now
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_without_a_length_needs_none_unless_it_is_asked_for(workers):
+    feeder = Feeder(range(9), batch_size=2, sampler=(index for index in (7, 1, 4)), num_workers=workers)
+    iterator = iter(feeder)
+    assert listed(iterator) == [[7, 1], [4]]
+    with pytest.raises(TypeError, match="has no len"):
+        len(iterator)
 
 
 def test_samplers_with_replacement_and_more_samples_than_there_are():

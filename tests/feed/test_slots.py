@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattsmith.feed.slots import SMALLEST_BYTES, Room, Slots, SlotTooSmall, capacity_for
+from wattsmith.feed.slots import SMALLEST_BYTES, Room, Slots, SlotTooSmall, capacity_for, span_for
 from wattsmith.terms.errors import BadTerm
 
 MIB = 1 << 20
@@ -18,6 +18,13 @@ MIB = 1 << 20
 @given(st.integers(1, 1 << 34))
 def test_a_capacity_is_at_least_the_size_and_at_most_an_eighth_more(size):
     assert size <= capacity_for(size) <= max(SMALLEST_BYTES, size * 9 / 8 + 4096)
+
+
+def test_sixteen_feeders_fit_into_a_process_on_a_machine_with_two_terabytes():
+    addresses_bytes, limit_bytes = 1 << 47, 1 << 39
+    assert 16 * span_for(limit_bytes) <= addresses_bytes / 2
+    assert span_for(limit_bytes) >= 4 * limit_bytes
+    assert span_for(MIB) == 64 * MIB
 
 
 def test_a_slot_that_came_back_is_given_again():

@@ -5,6 +5,7 @@ import itertools
 import os
 import select
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from wattsmith.feed.slots import Room
 from wattsmith.feed.worker import Post, run_worker
 
 LEAVE_S = 5.0  # how long a worker may take to finish what it is doing when all is over
+END_S = 0.5  # how long one that has hung up may take to end by itself, so that its exit code tells why
 
 
 @dataclass(eq=False, slots=True)
@@ -111,6 +113,7 @@ class Crew:
         for descriptor in (hand.link.fileno(), hand.descriptor):
             self._poll.unregister(descriptor)
             del self._by_descriptor[descriptor]
+        hand.process.join(END_S)
         hand.process.kill()
         hand.process.join(LEAVE_S)
         code: int | None = hand.process.exitcode
@@ -129,8 +132,9 @@ class Crew:
             hand.link.close()
             if hand.late:
                 hand.process.kill()
+        until_s = time.monotonic() + LEAVE_S  # for all of them together
         for hand in self.hands:
-            hand.process.join(LEAVE_S)
+            hand.process.join(max(0.0, until_s - time.monotonic()))
             if hand.process.is_alive():
                 hand.process.kill()
                 hand.process.join(LEAVE_S)

@@ -119,6 +119,8 @@ class Engine:
         while True:
             if self._broken is not None:
                 raise self._broken
+            if self.closed:
+                raise RuntimeError("this epoch has no workers any more: the Feeder was closed. Iterate over it anew.")
             delivered = self._ledger.deliver()
             if delivered is None:
                 self._dispatch()
@@ -194,6 +196,7 @@ class Engine:
         """Everyone goes home. Views that the user still has stay what they are."""
         if not self.closed:
             self.closed = True
+            self._counts.workers = len(self.workers)
             self._crew.dismiss(self._notes.stop)
             if self.pinner is not None:
                 self.pinner.close()

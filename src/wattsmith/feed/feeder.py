@@ -165,10 +165,10 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
         if self.num_workers > 0:
             return self._begin(PooledIterator(self._new_engine(), keep=self.persistent_workers))
         progress = self._next_progress()
-        source, passage, length = self._source(progress), self._passage(progress), self._length()
+        source, passage = self._source(progress), self._passage(progress)
         self._progress, self._loaded = progress, None
         self._maker = Maker(self._recipe(), None, 0)
-        return InlineIterator(self._maker, source, passage, length=length, pin=self._pins_for())
+        return InlineIterator(self._maker, source, passage, batches=self._index_sampler, pin=self._pins_for())
 
     def _begin(self, iterator: PooledIterator) -> PooledIterator:
         """Start ITERATOR on the next epoch."""
@@ -176,7 +176,7 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
         source = self._source(progress)
         self._progress, self._loaded = progress, None
         self._engine = weakref.ref(iterator._engine)
-        iterator.begin(self._passage(progress), self._length(), source, self._shared_seed(progress))
+        iterator.begin(self._passage(progress), self._index_sampler, source, self._shared_seed(progress))
         return iterator
 
     def _new_engine(self) -> Engine:
@@ -200,9 +200,6 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
         name = str(self.dataset) if progress.iterable else ""
         tick = functools.partial(_tick, self._elastic, self._live, self._counts, weakref.ref(self))
         return Passage(progress, self._counts, name, tick, self._window)
-
-    def _length(self) -> int | None:
-        return None if self._iterable else len(self)
 
     def _pins_for(self) -> str | None:
         return pin_device(self.pin_memory, self.pin_memory_device)
@@ -280,7 +277,7 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     def report(self) -> FeedReport:
         """What was delivered so far, how long the trainer waited, and what became of workers."""
         engine = None if self._engine is None else self._engine()
-        workers = 0 if engine is None or engine.closed else len(engine.workers)
+        workers = self._counts.workers if engine is None or engine.closed else len(engine.workers)
         return self._counts.report(workers, *energy_of(self._window))
 
     def resize(self, workers: int) -> None:

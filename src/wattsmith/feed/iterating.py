@@ -61,11 +61,11 @@ class PooledIterator:
         self._engine = engine
         self._keep = keep  # whether the workers stay for the next epoch
         self._passage: Passage | None = None
-        self._length: int | None = None
+        self._batches: Any = ()
 
-    def begin(self, passage: Passage, length: int | None, source: Source, shared_seed: int | None) -> None:
-        """Start on the epoch of PASSAGE, in the middle of another one or not."""
-        self._passage, self._length = passage, length
+    def begin(self, passage: Passage, batches: Any, source: Source, shared_seed: int | None) -> None:
+        """Start on the epoch of PASSAGE, in the middle of another one or not. BATCHES knows how many there are."""
+        self._passage, self._batches = passage, batches
         with passage.waiting():
             self._engine.begin(passage.progress, source, shared_seed)
 
@@ -89,9 +89,7 @@ class PooledIterator:
         return batch
 
     def __len__(self) -> int:
-        if self._length is None:
-            raise TypeError("an iterable dataset has no number of batches")
-        return self._length
+        return len(self._batches)  # asked for here and not before: a sampler without a length need not have one
 
     @property
     def _workers(self) -> list[Any]:
@@ -111,11 +109,11 @@ class PooledIterator:
 class InlineIterator:
     """One epoch in the trainer's own process. The trainer's generators of chance are left as they are."""
 
-    def __init__(self, maker: Maker, source: Source, passage: Passage, *, length: int | None, pin: str | None) -> None:
+    def __init__(self, maker: Maker, source: Source, passage: Passage, *, batches: Any, pin: str | None) -> None:
         self._maker = maker
         self._source = source
         self._passage = passage
-        self._length = length
+        self._batches = batches
         self._pin = pin
         progress = passage.progress
         shards = len(progress.shards) if progress.cut else 0
@@ -158,9 +156,7 @@ class InlineIterator:
         return None
 
     def __len__(self) -> int:
-        if self._length is None:
-            raise TypeError("an iterable dataset has no number of batches")
-        return self._length
+        return len(self._batches)
 
     def _make(self, item: Item) -> Any:
         try:

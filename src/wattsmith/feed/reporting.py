@@ -58,7 +58,7 @@ class FeedReport:
     waiting_s: float  # of the trainer, for data
     batches: int
     bytes: int  # of tensors and arrays that workers sent
-    workers: int
+    workers: int  # now; once they have gone home: how many there were
     redone: int  # batches that were given out again since a worker was lost or late
     lost: int  # workers that died
     late: int  # workers that overran a lease
@@ -102,6 +102,7 @@ class Counts:
     lost: int = 0
     late: int = 0
     dropped: int = 0
+    workers: int = 0  # that went home when the last epoch ended
 
     def add_made(self, made_s: float, blocked_s: float, size_bytes: int) -> None:
         self.made_s += made_s - blocked_s

@@ -19,6 +19,9 @@ from wattsmith.terms.errors import BadTerm, WattsmithError
 HEADER_BYTES = 1 << 16  # words that all processes see: see `Notes`
 SMALLEST_BYTES = 1 << 16
 SPAN = 64  # virtual room for each byte that may be used; sizes change, and old places are not moved
+# A process has 128 TB of addresses, and a worker that is forked has its trainer's rooms mapped beside its own: where a
+# quarter of the memory is hundreds of gigabytes, several Feeders at a time would take them all.
+WIDE_BYTES, LEAST_SPAN = 1 << 40, 4
 ENOUGH_HELD = 512  # batches that a user may keep as views; further ones are copied out
 
 
@@ -40,6 +43,11 @@ def capacity_for(size_bytes: int) -> int:
         return SMALLEST_BYTES
     step = 1 << max(12, size_bytes.bit_length() - 4)
     return -(-size_bytes // step) * step
+
+
+def span_for(limit_bytes: int) -> int:
+    """Virtual room for slots that together take at most LIMIT_BYTES."""
+    return min(SPAN * limit_bytes, max(WIDE_BYTES, LEAST_SPAN * limit_bytes))
 
 
 class Room:
@@ -105,7 +113,7 @@ class Slots:
         if limit_bytes < SMALLEST_BYTES:
             raise BadTerm(f"memory_limit_bytes must be at least {SMALLEST_BYTES} bytes, got {limit_bytes}")
         self.limit_bytes = limit_bytes
-        self.room = Room(HEADER_BYTES + SPAN * limit_bytes)
+        self.room = Room(HEADER_BYTES + span_for(limit_bytes))
         self.used_bytes = 0  # memory that slots take, whether in use or not
         self.held = 0  # slots that the user's batches are views of
         self._end = HEADER_BYTES

@@ -109,11 +109,11 @@ class Worker:
 
     def _work(self, task: Task) -> None:
         began_s = time.perf_counter()
+        if self._failed is not None:
+            self._end.send(Failed(task.serial, task.number, task.attempt, self._failed))
+            return
         self._note(task.serial)
         try:
-            if self._failed is not None:
-                self._end.send(Failed(task.serial, task.number, task.attempt, self._failed))
-                return
             packed = pack(self._maker.make(task))
             snapshot = self._maker.snapshot(task) if task.snapshot else None
         except StreamEnd:
@@ -123,8 +123,8 @@ class Worker:
             self._end.send(Failed(task.serial, task.number, task.attempt, self._why(task)))
         else:
             self._hand_over(task, packed, snapshot, began_s)
-        finally:
-            self._note(0)
+        # Not where user's code leaves the process (sys.exit): the trainer is to see at which batch that was.
+        self._note(0)
 
     def _hand_over(self, task: Task, packed: Packed, snapshot: Any, began_s: float) -> None:
         size_bytes, blocked_s = packed.total_bytes, 0.0
