@@ -112,8 +112,14 @@ def test_a_model_is_estimated_at_several_limits_and_its_memory_counts_by_its_upp
         ("step: 1s, ", "", r"line 7, jobs\[1\].curve\[1\]: a point needs power, and step"),
         ("name: resnet", "name: resnet\n    name: again", r"line 4, jobs\[1\].name: it is said twice"),
         ("memory: 20GiB", "memory: 20GiB\n    deadline: soon", r"line 6, jobs\[1\].deadline: 'soon' is no time"),
-        ("memory: 20GiB", "memory: 20GiB\n    after: [ghost]", r"waits for 'ghost'"),
-        ("memory: 20GiB", "memory: 20GiB\n    after: [resnet]", r"circle: resnet after resnet"),
+        ("memory: 20GiB", "memory: 20GiB\n    after: [ghost]", r"line 6, jobs\[1\].after: .* called 'ghost'"),
+        ("memory: 20GiB", "memory: 20GiB\n    after: [resnet]", r"line 6, jobs\[1\].after: .*resnet after resnet"),
+        (
+            "power: 280W}",
+            "power: 280W}\n      - {power_limit: 300W, step: 2s, power: 270W}",
+            r"the same setting .*line 7",
+        ),
+        ("280W", "1e200W", r"line 7, jobs\[1\].curve\[1\]: .*no device draws"),
         ("memory: 20GiB", "memory: 20GiB\n    gpus: {least: 3, most: 2}", r"gpus: at least 3 and at most 2"),
         ("memory: 20GiB", "memory: 20GiB\n    pausable: perhaps", r"pausable: must be yes or no"),
         ("memory: 20GiB", "memory: [20GiB", r"line \d+: this is no YAML"),
@@ -145,6 +151,36 @@ def test_what_is_wrong_in_a_file_is_named_by_line_and_field(planned, old, new, s
 def test_a_file_without_jobs_says_so(planned, jobs, says):
     with pytest.raises(BadInput, match=says):
         planned(jobs)
+
+
+def test_all_that_is_wrong_with_the_figures_of_a_job_is_told_at_once(planned):
+    with pytest.raises(BadInput, match=r"jobs\[1\]\.power") as refused:
+        planned("jobs:\n  - {name: a, steps: 1, step: 1s, power: 5s, memory: 3, doubt: 300%}\n")
+    assert [field for field, _, _ in refused.value.problems] == ["jobs[1].power", "jobs[1].memory", "jobs[1].doubt"]
+
+
+def test_what_is_wrong_with_several_nodes_is_told_at_once(planned):
+    with pytest.raises(BadInput, match=r"(?s)nodes\[1\].*nodes\[2\]"):
+        planned(JOB, "nodes:\n  - {name: a}\n  - {device: x}\n")
+
+
+def test_a_circle_of_jobs_is_named_with_its_line_and_field(planned):
+    lines = [f"  - {{name: {name}, steps: 1, step: 1s, power: 5W, after: [{other}]}}" for name, other in ("ab", "ba")]
+    with pytest.raises(BadInput, match=r"line 2, jobs\[1\].after: .*circle: a after b after a"):
+        planned("\n".join(["jobs:", *lines]))
+
+
+def test_what_jobs_share_may_be_written_once(planned):
+    plan, _ = planned(
+        "jobs:\n  - &one {name: a, steps: 60, step: 1s, power: 100W}\n  - {<<: *one, name: b, steps: 120}\n"
+    )
+    assert sorted((one.job, one.steps) for one in plan.stretches) == [("a", 60.0), ("b", 120.0)]
+
+
+@pytest.mark.parametrize(("doubt", "guard_w"), [("", 280 * 0.05 * 2.326), ("doubt: 0%", 0.0), ("doubt: 1%", 6.51)])
+def test_a_doubt_of_nothing_is_not_the_same_as_none_stated(planned, doubt, guard_w):
+    job = f"jobs:\n  - {{name: a, steps: 60, step: 1s, power: 280W, {doubt}}}\n"
+    assert planned(job)[0].guard_w == pytest.approx(guard_w, rel=1e-3)
 
 
 def test_aliases_that_unfold_without_end_are_refused(planned):

@@ -11,6 +11,7 @@ from tests.schedule.test_curves import response
 
 from wattsmith.schedule.planning import Wish, make_plan
 from wattsmith.schedule.series import KWH_J, Series, read_series
+from wattsmith.schedule.slots import in_order
 from wattsmith.terms.errors import BadInput, BadTerm
 from wattsmith.terms.schedule import Doubt, Job, Need, NoPlan, Objective, PoolNode
 
@@ -170,6 +171,47 @@ def test_a_setting_outside_what_may_be_set_is_not_used():
     assert {one.point.setting.power_limit_w for one in plan.stretches} == {100.0}
 
 
+def test_a_job_whose_settings_no_machine_may_have_is_refused_with_what_they_take():
+    with pytest.raises(NoPlan, match=r"power limits of 100 W, 101 W, .* n0 takes 200 to 300 W"):
+        make_plan([job(curve=TWO)], pool(1, power_limits_w=(200.0, 300.0)), wish())
+
+
+def test_a_job_of_less_than_a_millisecond_is_refused():
+    with pytest.raises(NoPlan, match="less than a millisecond"):
+        make_plan([job(hours=1e-8)], pool(1), wish())
+
+
+def test_what_the_guard_alone_keeps_out_of_the_budget_is_told_so():
+    doubted = replace(STEADY, doubt=Doubt(power_ratio=0.1))
+    plan = make_plan([job(curve=doubted)], pool(1), wish(budget_w=110.0))
+    assert "100 W above idle, 123.3 W with the guard" in plan.missed["a"]
+
+
+def test_the_guard_is_that_of_the_device_a_job_runs_on():
+    sure, unsure = (
+        Need(kind=kind, devices=1, response=replace(STEADY, doubt=Doubt(power_ratio=ratio)))
+        for kind, ratio in (("elsewhere", 0.0), ("gpu", 0.1))
+    )
+    nodes = [PoolNode(name="other", kind="elsewhere", excluded=(0,)), *pool(1)]
+    plan = make_plan([job(needs=(sure, unsure))], nodes, wish())
+    assert plan.guard_w == pytest.approx(23.26, abs=0.01)
+
+
+def test_a_thousand_jobs_may_wait_for_each_other_in_a_row():
+    row = [job(f"j{n}", hours=0.01, after=(f"j{n - 1}",) if n else ()) for n in range(1100)]
+    assert [one.name for one in in_order(row[::-1])] == [one.name for one in row]
+
+
+@settings(deadline=None, max_examples=40)
+@given(lists(floats(-100, 500), min_size=6, max_size=12), floats(0.2, 5.0))
+def test_a_job_that_may_pause_does_all_its_steps_even_where_energy_is_paid_for(values, hours):
+    plan = make_plan(
+        [job(hours=hours, curve=TWO, pausable=True)], pool(1), wish(objective=Objective.COST, tariff=prices(*values))
+    )
+    done = sum(one.steps for one in plan.stretches)
+    assert plan.missed or done == pytest.approx(hours * HOUR_S)
+
+
 def test_a_budget_below_idle_power_is_refused():
     with pytest.raises(NoPlan, match="draws 90 W when idle"):
         make_plan([job()], pool(2, idle_w=20.0, base_w=50.0), wish(budget_w=80.0))
@@ -267,6 +309,9 @@ def test_a_series_is_read_however_its_times_are_written(tmp_path):
         ("time,price\n2020-01-02,1\n2020-01-01,2\n", "line 3: the time does not rise"),
         ("a,b\n1,2\n3,4\n", "line 1"),
         ("time,price\n", "has 0 rows"),
+        ("time,price\n1794873600000,1\n1794877200000,2\n", "milliseconds"),
+        ("time,price\n2020-01-01,1\n2020-01-02,1e300\n", "line 3: price must be a number per kWh"),
+        ("time,price\n2026-10-25 02:00,1\n2026-10-25 02:00,2\n", "line 3: .*with their zone"),
     ],
 )
 def test_a_bad_series_is_refused_with_its_line(tmp_path, text, says):
@@ -274,6 +319,26 @@ def test_a_bad_series_is_refused_with_its_line(tmp_path, text, says):
     path.write_text(text)
     with pytest.raises(BadInput, match=says):
         read_series(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("value", 40.0), ("gCO2/kWh value", 40.0), ("carbon (kgCO2/kWh)", 4e4), ("price_eur_per_mwh", 0.04)],
+)
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_series_is_in_the_unit_that_its_column_names(tmp_path, header, value, separator):
+    path = tmp_path / "series.csv"
+    path.write_text("\n".join(separator.join(row) for row in (("time", header), ("0", "40"), ("3600", "40"))))
+    assert read_series(path).values == pytest.approx((value, value))
+
+
+def test_a_plan_says_where_its_series_has_a_gap(tmp_path):
+    path = tmp_path / "series.csv"
+    path.write_text("time,carbon_intensity\n" + "".join(f"{hour * 3600},100\n" for hour in (0, 1, 2, 6, 7, 8)))
+    plan = make_plan([job(hours=8)], pool(1), wish(objective=Objective.CARBON, carbon=read_series(path)))
+    assert plan.notes == (
+        "the carbon series has no value between 1970-01-01 02:00Z and 1970-01-01 06:00Z: the one before is held",
+    )
 
 
 def test_a_series_that_is_too_short_says_what_it_spans():

@@ -206,7 +206,7 @@ def _idle_w(kind: str, nodes: Sequence[PoolNode]) -> float:
 def _stated(given: Figures, written: WrittenJob, kind: str, count: int, nodes: Sequence[PoolNode]) -> Need:
     times = _speedup(written, count)
     points = tuple(replace(point, rate=point.rate * times) for point in given.points)
-    doubt = given.doubt if given.doubt != Doubt() else Doubt(power_ratio=ASSUMED, time_ratio=ASSUMED)
+    doubt = given.doubt or Doubt(power_ratio=ASSUMED, time_ratio=ASSUMED)
     response = Response(points=points, idle_w=_idle_w(kind, nodes), doubt=doubt)
     return Need(kind=kind, devices=count, response=response, memory_bytes=given.memory_bytes)
 

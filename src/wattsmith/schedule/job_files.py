@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wattsmith.schedule.slots import circle_in
 from wattsmith.schedule.yaml_tree import Value, Wrongs, read_tree
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.quantity import parse_quantity
@@ -45,7 +46,7 @@ class Figures:
 
     points: tuple[OperatingPoint, ...]
     memory_bytes: float | None = None
-    doubt: Doubt = field(default_factory=Doubt)
+    doubt: Doubt | None = None  # None: nothing is said of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,28 @@ def read_jobs(path: Path, now_s: float) -> list[WrittenJob]:
         if job.name in seen:
             raise job.at.wrong(f"a job called {job.name!r} stands in line {seen[job.name]} already")
         seen[job.name] = job.at.line
+    check_waits(jobs)
     return jobs
+
+
+def check_waits(jobs: Sequence[WrittenJob]) -> None:
+    """Raise where a job waits for one that is not among JOBS, or for itself by way of others."""
+    by_name = {job.name: job for job in jobs}
+    wrongs = Wrongs()
+    for job in jobs:
+        for name in job.after:
+            if name not in by_name:
+                wrongs.add(_after_at(job).wrong(f"there is no job called {name!r} to wait for"))
+    wrongs.tell()
+    circle = circle_in({job.name: job.after for job in jobs})
+    if circle:
+        first = _after_at(by_name[circle[0]])
+        raise first.wrong(f"jobs wait for each other in a circle: {' after '.join(circle)}")
+
+
+def _after_at(job: WrittenJob) -> Value:
+    found: Value = job.at.plain["after"]
+    return found
 
 
 def read_pool(path: Path) -> list[PoolNode]:
@@ -102,13 +124,16 @@ def read_pool(path: Path) -> list[PoolNode]:
     top = tree.fields(("nodes",))
     if "nodes" not in top or not top["nodes"].items():
         raise tree.wrong("there must be a list called nodes, with at least one")
-    found: list[PoolNode] = []
+    found: dict[str, PoolNode] = {}
+    wrongs = Wrongs()
     for one in top["nodes"].items():
-        node = _node(one)
-        if any(node.name == other.name for other in found):
-            raise one.wrong(f"there are two nodes called {node.name!r}")
-        found.append(node)
-    return found
+        with wrongs.gathered():
+            node = _node(one)
+            if node.name in found:
+                raise one.wrong(f"there are two nodes called {node.name!r}")
+            found[node.name] = node
+    wrongs.tell()
+    return list(found.values())
 
 
 def _node(at: Value) -> PoolNode:
@@ -213,6 +238,17 @@ def _shape(read: Callable[..., Any]) -> Shape:
 
 
 def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value]) -> Figures:
+    both, wrongs = {**job, **fields}, Wrongs()
+    figures = Figures(
+        points=wrongs.tried(lambda: _stated_points(at, fields), ()),
+        memory_bytes=wrongs.read(both, "memory", lambda one: positive_at(one, "memory"), None),
+        doubt=wrongs.read(both, "doubt", _doubt, None),
+    )
+    wrongs.tell()
+    return figures
+
+
+def _stated_points(at: Value, fields: Mapping[str, Value]) -> tuple[OperatingPoint, ...]:
     if "curve" in fields:
         points = _points(fields["curve"])
         if not points:
@@ -221,20 +257,19 @@ def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value]) -
         points = (_point(at, {"step": fields["step"], "power": fields["power"]}),)
     else:
         raise at.wrong("give a curve, or both step (the time of one) and power")
-    memory = fields.get("memory") or job.get("memory")
-    doubt = fields.get("doubt") or job.get("doubt")
-    return Figures(
-        points=points,
-        memory_bytes=None if memory is None else positive_at(memory, "memory"),
-        doubt=Doubt() if doubt is None else _doubt(doubt),
-    )
+    return points
 
 
 def _points(curve: Value) -> tuple[OperatingPoint, ...]:
     wrongs, points = Wrongs(), []
+    lines: dict[Setting, int | None] = {}
     for one in curve.items():
         with wrongs.gathered():
-            points.append(_point(one, one.fields(POINT)))
+            point = _point(one, one.fields(POINT))
+            if point.setting in lines:
+                raise one.wrong(f"the same setting stands in line {lines[point.setting]} already; keep one of them")
+            lines[point.setting] = one.line
+            points.append(point)
     wrongs.tell()
     return tuple(points)
 
@@ -381,6 +416,8 @@ def moment(text: str, now_s: float) -> float:
     at_s = _moment(text, now_s)
     if not at_s < LAST_S:
         raise BadTerm(f"{text!r:.60} lies after the year 9999, which cannot be meant")
+    if at_s < 0:
+        raise BadTerm(f"{text!r:.60} lies before 1970, which cannot be meant")
     return at_s
 
 

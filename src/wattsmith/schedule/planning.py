@@ -18,8 +18,10 @@ MOST_SLOTS = 400
 SLOTS_TO_HOLD = 50_000  # asked for; more would take the memory of the machine
 SETTINGS = 10  # of each response, at most
 TRIES = 12  # orders of the jobs
+NAMED = 5  # machines, where many could be
 DAY_S = 86400.0
 TOO_FAR_S = 3650 * DAY_S  # nobody plans for longer
+TOO_SHORT_S = 1e-3  # clocks of today do not tell shorter stretches apart by much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ def _check_lengths(jobs: Sequence[Job]) -> None:
         fastest_s = min(job.steps / max(point.rate for point in need.response.points) for need in job.needs)
         if not fastest_s <= TOO_FAR_S:
             raise NoPlan(f"{job.name}: {job.steps:.3g} steps take more than ten years at best; check steps and step")
+        if fastest_s < TOO_SHORT_S:
+            raise NoPlan(f"{job.name}: {job.steps:.3g} steps take less than a millisecond; check steps and step")
 
 
 def _with_deadline(job: Job, wish: Wish) -> Job:
@@ -130,9 +134,24 @@ def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int], *, 
         most = max(node.usable for node in nodes)
         least = min(need.devices for need in roomy)
         raise NoPlan(f"{job.name!r} needs {least} devices of one machine, and the largest machine has {most}")
+    if not any(
+        node.kind == need.kind and any(node.allows(point.setting) for point in need.response.points)
+        for need in fitting
+        for node in nodes
+    ):
+        raise NoPlan(_not_settable(job, fitting, nodes))
     if exact:
         fitting = [_settable(need, nodes) for need in fitting]
     return replace(job, needs=tuple(replace(need, response=thinned(need.response, SETTINGS)) for need in fitting))
+
+
+def _not_settable(job: Job, needs: Sequence[Need], nodes: Sequence[PoolNode]) -> str:
+    asked_w = sorted({point.setting.power_limit_w or 0.0 for need in needs for point in need.response.points})
+    kinds = {need.kind for need in needs}
+    taken = [(node.name, *node.power_limits_w) for node in nodes if node.kind in kinds and node.power_limits_w]
+    asked = ", ".join(f"{each_w:g} W" for each_w in asked_w)
+    takes = "; ".join(f"{name} takes {least_w:g} to {most_w:g} W" for name, least_w, most_w in taken[:NAMED])
+    return f"{job.name!r} has figures at power limits of {asked}, and no machine may be set so: {takes}"
 
 
 def _settable(need: Need, nodes: Sequence[PoolNode]) -> Need:
@@ -300,8 +319,7 @@ def _plan(
 ) -> Plan:
     stretches = stretches_of(slotted, grid)
     end_s = max((one.until_s for one in stretches), default=grid.begin_s)
-    idle_by_node = {node.name: node.idle_w or 0.0 for node in nodes}
-    drawn_w, guard_w = _most_w(stretches, jobs, idle_by_node, NormalDist().inv_cdf(1 - wish.overshoots))
+    drawn_w, guard_w = _most_w(stretches, jobs, nodes, NormalDist().inv_cdf(1 - wish.overshoots))
     value = {
         Objective.TIME: end_s - grid.begin_s,
         Objective.ENERGY: sum(one.energy_j for one in stretches),
@@ -313,6 +331,7 @@ def _plan(
         notes.append(f"the budget holds with this exception: {unknown}")
     if any(job.pausable and job.pause_every_s for job in jobs):
         notes.append("each pause is counted with the work since the last checkpoint, at most")
+    notes += _gap_notes(wish, end_s)
     return Plan(
         objective=wish.objective,
         stretches=tuple(stretches),
@@ -330,6 +349,17 @@ def _plan(
         missed=missed,
         notes=tuple(notes),
     )
+
+
+def _gap_notes(wish: Wish, end_s: float) -> list[str]:
+    notes = []
+    for name, series in (("carbon", wish.carbon), ("tariff", wish.tariff)):
+        for from_s, until_s in () if series is None else series.gaps:
+            if from_s < end_s and until_s > wish.now_s:
+                notes.append(
+                    f"the {name} series has no value between {iso(from_s)} and {iso(until_s)}: the one before is held"
+                )
+    return notes
 
 
 def _shortest_s(jobs: Sequence[Job]) -> float:
@@ -350,10 +380,11 @@ def _integral(stretches: Sequence[Stretch], series: Series | None) -> float | No
 
 
 def _most_w(
-    stretches: Sequence[Stretch], jobs: Sequence[Job], idle_w: Mapping[str, float], sigmas: float
+    stretches: Sequence[Stretch], jobs: Sequence[Job], nodes: Sequence[PoolNode], sigmas: float
 ) -> tuple[float, float]:
     """The most that is drawn above idle at any time, and the guard that is then kept above it."""
-    doubts = {job.name: job.needs[0].response.doubt for job in jobs}
+    places = {node.name: node for node in nodes}
+    doubts = {(job.name, need.kind, need.devices): need.response.doubt for job in jobs for need in job.needs}
     changes = sorted(
         [(one.from_s, 1, place) for place, one in enumerate(stretches)]
         + [(one.until_s, 0, place) for place, one in enumerate(stretches)]
@@ -363,9 +394,10 @@ def _most_w(
     for _, begins, place in changes:
         running.add(place) if begins else running.discard(place)
         now = [stretches[each] for each in running]
-        drawn_w = sum(one.power_w - len(one.devices) * idle_w.get(one.node, 0.0) for one in now)
+        drawn_w = sum(one.power_w - len(one.devices) * (places[one.node].idle_w or 0.0) for one in now)
         if drawn_w > most_w:
-            squares = sum(len(one.devices) * (doubts[one.job].power_ratio * one.point.power_w) ** 2 for one in now)
-            common = max((doubts[one.job].common_ratio for one in now), default=0.0)
+            doubt = {one: doubts[one.job, places[one.node].kind, len(one.devices)] for one in now}
+            squares = sum(len(one.devices) * (doubt[one].power_ratio * one.point.power_w) ** 2 for one in now)
+            common = max((each.common_ratio for each in doubt.values()), default=0.0)
             most_w, guard_w = drawn_w, sigmas * math.hypot(math.sqrt(squares), common * drawn_w)
     return most_w, guard_w

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from wattsmith.terms.errors import BadInput, BadTerm
 
 KWH_J = 3.6e6
 HOUR_S = 3600.0
+MOST = 1e9  # of anything, per kWh
+LAST_S = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+HELD = 1.5  # times the usual distance between two rows, from which on one is missing between them
+UNITS = {"mwh": 1e-3, "kg": 1e3, "lb": 453.59237}  # words in a column's name, and what makes it g, or money, per kWh
+SEPARATORS = ",;\t"
 _FORMATS = ("%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M")
 
 
@@ -23,6 +29,7 @@ class Series:
     times_s: tuple[float, ...]
     values: tuple[float, ...]  # g or money per kWh
     until_s: float  # the last value holds until then
+    gaps: tuple[tuple[float, float], ...] = ()  # from and until when a value holds because the next ones are missing
 
     def __post_init__(self) -> None:
         if not self.times_s or len(self.times_s) != len(self.values):
@@ -58,13 +65,17 @@ def read_series(path: Path) -> Series:
     """The series in a CSV file: a header, then a time and a figure per kWh in each row."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
+            header = file.readline()
+            file.seek(0)
+            separator = max(SEPARATORS, key=header.count)
+            rows = [row for row in csv.reader(file, delimiter=separator) if any(cell.strip() for cell in row)]
     except (OSError, UnicodeDecodeError, csv.Error) as refused:
         why = refused.strerror if isinstance(refused, OSError) else f"it is no table ({refused})"
         raise BadInput(f"the series {path} cannot be read: {why}") from refused
     if len(rows) < 3:
         raise BadInput(f"the series {path} has {max(0, len(rows) - 1)} rows; it needs a header and at least two")
     time_at, value_at = _columns(rows[0], path)
+    unit = _unit(rows[0][value_at])
     times_s, values = _times(path, [_cell(path, n, row, time_at) for n, row in enumerate(rows[1:], 2)]), []
     for number, row in enumerate(rows[1:], 2):
         text = _cell(path, number, row, value_at)
@@ -72,14 +83,18 @@ def read_series(path: Path) -> Series:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
-            raise BadInput(f"{path}, line {number}: {rows[0][value_at]} must be a finite number, got {text!r}")
-        values.append(value)
+        if not abs(value) < MOST:
+            raise BadInput(f"{path}, line {number}: {rows[0][value_at]} must be a number per kWh, got {text!r}")
+        values.append(value * unit)
     for number, (before, after) in enumerate(itertools.pairwise(times_s), 3):
         if after <= before:
-            raise BadInput(f"{path}, line {number}: the time does not rise; sort the rows, and keep one of each time")
+            raise BadInput(
+                f"{path}, line {number}: the time does not rise; sort the rows, and keep one of each time. "
+                "Where clocks were put back, write times with their zone, as in 2026-10-25T02:00+01:00"
+            )
     gap_s = sorted(b - a for a, b in itertools.pairwise(times_s))[(len(times_s) - 1) // 2]
-    return Series(times_s=tuple(times_s), values=tuple(values), until_s=times_s[-1] + gap_s)
+    gaps = tuple((a, b) for a, b in itertools.pairwise(times_s) if b - a > HELD * gap_s)
+    return Series(times_s=tuple(times_s), values=tuple(values), until_s=times_s[-1] + gap_s, gaps=gaps)
 
 
 def _cell(path: Path, number: int, row: Sequence[str], place: int) -> str:
@@ -105,6 +120,12 @@ def _columns(header: Sequence[str], path: Path) -> tuple[int, int]:
     return times[0], values[0]
 
 
+def _unit(name: str) -> float:
+    """What a value must be multiplied with to be g, or money, per kWh, by the NAME of its column."""
+    words = re.findall("[a-z]+", name.lower())
+    return math.prod(factor for start, factor in UNITS.items() if any(word.startswith(start) for word in words))
+
+
 def _times(path: Path, texts: Sequence[str]) -> list[float]:
     """TEXTS as seconds since 1970. A format in which day and month could be either is settled by the whole column."""
     for read in (float, _iso_time, *(_by(form) for form in _FORMATS)):
@@ -112,6 +133,8 @@ def _times(path: Path, texts: Sequence[str]) -> list[float]:
             found = [read(text) for text in texts]
         except ValueError:
             continue
+        if not all(abs(time_s) < LAST_S for time_s in found):
+            raise BadInput(f"{path}, line 2: {texts[0]!r} is no time in seconds since 1970; is it in milliseconds?")
         if all(a < b for a, b in itertools.pairwise(found)):
             return found
     for number, text in enumerate(texts, 2):

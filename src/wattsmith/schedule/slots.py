@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from wattsmith.schedule.curves import energy_hull
@@ -113,6 +114,11 @@ class Room:
         spread = np.sqrt(self.squares + square + (max(self.common, common) * drawn_w) ** 2)
         return drawn_w + self.sigmas * spread <= self.free_w * (1 + EPSILON)
 
+    def alone_w(self, need: Need, point: OperatingPoint) -> tuple[float, float]:
+        """What NEED at POINT takes of an empty pool: above idle, and with the guard for its doubt."""
+        more_w, square, common = self._adds(need, point)
+        return more_w, more_w + self.sigmas * math.sqrt(square + (common * more_w) ** 2)
+
     def _adds(self, need: Need, point: OperatingPoint) -> tuple[float, float, float]:
         doubt = need.response.doubt
         more_w = need.devices * max(0.0, point.power_w - need.response.idle_w)
@@ -146,22 +152,32 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
     if len(by_name) < len(jobs):
         twice = sorted({job.name for job in jobs if sum(other.name == job.name for other in jobs) > 1})
         raise NoPlan(f"two jobs are called {twice[0]!r}; give each a name of its own")
-    done: dict[str, Job] = {}
     for job in jobs:
-        _visit(job, by_name, done, [])
+        for name in job.after:
+            if name not in by_name:
+                raise NoPlan(f"job {job.name!r} waits for {name!r}, which is not among the jobs")
+    if circle := circle_in({job.name: job.after for job in jobs}):
+        raise NoPlan(f"jobs wait for each other in a circle: {' after '.join(circle)}")
+    done: dict[str, Job] = {}
+    left = list(reversed(jobs))
+    while left:
+        job = left[-1]
+        before = [by_name[name] for name in job.after if name not in done]
+        if before and job.name not in done:
+            left.extend(reversed(before))
+        else:
+            done.setdefault(job.name, left.pop())
     return list(done.values())
 
 
-def _visit(job: Job, by_name: Mapping[str, Job], done: dict[str, Job], way: list[str]) -> None:
-    if job.name in done:
-        return
-    if job.name in way:
-        raise NoPlan(f"jobs wait for each other in a circle: {' after '.join([*way[way.index(job.name) :], job.name])}")
-    for name in job.after:
-        if name not in by_name:
-            raise NoPlan(f"job {job.name!r} waits for {name!r}, which is not among the jobs")
-        _visit(by_name[name], by_name, done, [*way, job.name])
-    done[job.name] = job
+def circle_in(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names that wait for each other, each for the next and the last for the first; empty: there are none."""
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError as circle:
+        names: list[str] = circle.args[1]  # each before the next
+        return names[::-1]
+    return []
 
 
 def place_all(
@@ -249,16 +265,16 @@ def _why_not(job: Job, room: Room, release_s: float, deadline_s: float) -> str:
             f"it takes {format_quantity(fastest_s, 'time')} at its fastest, and there are "
             f"{format_quantity(max(0.0, deadline_s - release_s), 'time')} between its release and its deadline"
         )
-    least_w = min(
-        need.devices * (min(point.power_w for point in need.response.points) - need.response.idle_w)
-        for need in job.needs
-    )
-    if least_w > float(room.free_w.max()):
+    least_w, guarded_w = min(room.alone_w(need, point) for need in job.needs for point in need.response.points)
+    free_w = float(room.free_w.max())
+    if guarded_w > free_w:
+        guard = "" if least_w > free_w else f", {format_quantity(guarded_w, 'power')} with the guard for its doubt"
         return (
-            f"it draws at least {format_quantity(least_w, 'power')} above idle, and the budget leaves "
-            f"{format_quantity(float(room.free_w.max()), 'power')}"
+            f"it draws at least {format_quantity(least_w, 'power')} above idle{guard}, and the budget leaves "
+            f"{format_quantity(free_w, 'power')}"
         )
-    return "no device and no power is left for it long enough before its deadline; allow more power, devices or time"
+    until = "its deadline" if job.deadline_s is not None else "the plan's end"
+    return f"no device and no power is left for it long enough before {until}; allow more power, devices or time"
 
 
 def _ways(
@@ -361,13 +377,17 @@ def _in_parts(
         # From the most frugal to the fastest: each further step of a slot costs more than the one before it.
         ladder = [point for point in reversed(list(fits)) if fits[point][slot]]
         per_joule = float(prices[slot] + extra[slot]) * need.devices / grid.slot_s
+        if per_joule < 0:
+            ladder = ladder[-1:]  # who is paid for a joule takes the most of them
         ladders[slot] = ladder
         lasts_s = lengths_s[slot] = min(grid.slot_s, deadline_s - grid.begin_s - slot * grid.slot_s)
-        before = (0.0, 0.0)
+        before, slope = (0.0, 0.0), -math.inf
         for place, point in enumerate(ladder):
             here = (point.rate * lasts_s, per_joule * point.power_w * lasts_s)
             if here[0] > before[0]:
-                rises.append(((here[1] - before[1]) / (here[0] - before[0]), slot, place, here[0] - before[0]))
+                # Rounding must not put a rise before the one that it builds on.
+                slope = max(slope, (here[1] - before[1]) / (here[0] - before[0]))
+                rises.append((slope, slot, place, here[0] - before[0]))
                 before = here
     rises.sort()
     lost = job.resume_s + (job.pause_every_s or 0.0)

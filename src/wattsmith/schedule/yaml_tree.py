@@ -13,6 +13,7 @@ Read = TypeVar("Read")
 MOST_VALUES = 200_000  # with all that aliases repeat; a file that unfolds to more is meant to do harm
 MOST_BYTES = 20_000_000
 MOST_DEEP = 100
+MERGE = "<<"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +188,22 @@ def _tree(node: Any, place: str, file: str, above: list[int], left: Iterator[int
                 problem = (_joined(place, name), key.start_mark.line + 1, why)
                 raise BadInput(f"{where}, {_joined(place, name)}: {why}", [problem])
             fields[name] = _tree(one, _joined(place, name), file, inside, left)
-        return Value(plain=fields, line=line, place=place, file=file)
+        return Value(plain=_merged(fields), line=line, place=place, file=file)
     nothing = node.tag == "tag:yaml.org,2002:null"
     return Value(plain=None if nothing else node.value, line=line, place=place, file=file)
+
+
+def _merged(fields: dict[str, Value]) -> dict[str, Value]:
+    """FIELDS with what "<<" names put in where they have nothing of their own, as YAML does."""
+    if MERGE not in fields:
+        return fields
+    merged = fields.pop(MERGE)
+    found = dict(fields)
+    for one in merged.plain if isinstance(merged.plain, list) else [merged]:
+        if not isinstance(one.plain, dict):
+            raise one.wrong(f"<< takes names with values, such as *defaults; got {one.said}")
+        found = {**one.plain, **found}
+    return found
 
 
 def _joined(place: str, name: str) -> str:

@@ -10,6 +10,7 @@ from wattsmith.terms.work import Setting
 
 MOST_NAMED = 3
 NINE_IN_TEN = 1.6449  # standard deviations from the middle to either end of a 90 % interval
+MOST_W = 1e9  # of one device; whoever writes more has mistaken a unit
 
 
 class NoPlan(WattsmithError):
@@ -63,6 +64,8 @@ class OperatingPoint:
 
     def __post_init__(self) -> None:
         _positive(self, "rate", "power_w", "p99_w", "peak_w")
+        if self.power_w > MOST_W:
+            raise BadTerm(f"power_w is {self.power_w:g} W, which no device draws")
 
     @property
     def step_s(self) -> float:
