@@ -64,7 +64,7 @@ def record_one(step: Callable[[], None], wait: Callable[[], None], seconds_s: fl
         extra.close()
         timeline.close()
         read = read_telemetry(timeline.path)
-    return replace(read, series={**read.series, **extra.series()}, steps_per_s=steps / lasted_s)
+    return replace(extra.added_to(read), notes=read.notes, steps_per_s=steps / lasted_s)
 
 
 def taken_for(step: Callable[[], None], wait: Callable[[], None], seconds_s: float) -> tuple[int, float]:

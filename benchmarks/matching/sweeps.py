@@ -114,12 +114,13 @@ def own_sweep(path: Path) -> Sweep:
     for name, by in rows.items():
         levels = sorted(by)
         usual = by[levels[-1]]
-        others = {key: value for key, value in usual.items() if key not in ("program", "setting", "time_s", "power_w")}
+        kept = ("program", "group", "setting", "time_s", "power_w")
+        others = {key: value for key, value in usual.items() if key not in kept}
         features: dict[str, float | None] = {key: float(value) if value else None for key, value in others.items()}
         points.append(
             Benchmark(
                 name=name, group=usual.get("group") or name, family=name,
-                features={key: value for key, value in features.items() if key != "group"},
+                features=features,
                 response=_response(
                     levels,
                     [float(by[level]["time_s"]) for level in levels],

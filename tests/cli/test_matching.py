@@ -99,6 +99,34 @@ def test_a_command_runs_with_its_own_exit_code_and_is_matched(gpus, record, tmp_
     assert again["neighbours"] == found["neighbours"]
 
 
+@pytest.mark.parametrize(("chosen", "load"), [((), 0.8), (("--domain", "gpu:0"), 0.1)])
+def test_activity_and_power_are_those_of_the_same_gpu(gpus, record, chosen, load):
+    machine = gpus(0.1, 0.8)
+    done = wattsmith(
+        "match", "--record", record, "--json", *chosen, "--", "sleep", "3.5", environment=machine.environment()
+    )
+    assert done.returncode in (0, 3), done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])["fingerprint"]
+    assert seen["power_w"] == pytest.approx(100 + 600 * load, abs=10)
+    assert seen["features"]["sm"] == pytest.approx(0.95 * load, abs=0.02)
+
+
+def test_a_command_that_fails_at_once_is_told_with_its_exit_code(record):
+    done = wattsmith("match", "--record", record, "--", *python("raise SystemExit(7)"))
+    assert done.returncode == 2
+    assert "the command ended with exit code 7" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.txt"])
+def test_a_file_that_is_no_trace_is_not_run(tmp_path, name):
+    (tmp_path / name).write_text("[]")
+    assert "must be a table in .parquet or .csv" in here(tmp_path / name)[2]
+
+
+def test_telemetry_is_kept_as_parquet_alone(tmp_path):
+    assert "--save must end in .parquet" in here("--save", tmp_path / "t.csv", "--", "true")[2]
+
+
 TELLING = """
 import time, torch, wattsmith
 wattsmith.tell_layers()
@@ -138,12 +166,22 @@ def test_where_no_meter_tells_anything_layers_are_enough(record):
     assert (done.returncode, "tell_layers" in done.stderr) == (2, True)
 
 
+STEPPING = """
+import sys, time
+begin_s, done = time.monotonic(), 0
+with open(sys.argv[1], "w", buffering=1) as steps:
+    while time.monotonic() < begin_s + 60:
+        due = int(20 * (time.monotonic() - begin_s))
+        steps.write("\\n" * (due - done))
+        done = due
+        time.sleep(0.05)
+"""  # twenty steps a second, however slow the machine is
+
+
 def test_a_running_process_is_watched_for_a_while(gpus, record, tmp_path):
     machine = gpus(0.4)
     steps = tmp_path / "steps"
-    program = f"import time\nwith open({str(steps)!r}, 'w', buffering=1) as f:\n"
-    program += "    for _ in range(300):\n        f.write('\\n'); time.sleep(0.05)"
-    with subprocess.Popen([sys.executable, "-c", program]) as other:
+    with subprocess.Popen([sys.executable, "-c", STEPPING, str(steps)]) as other:
         started = start_wattsmith(
             "match", "--pid", other.pid, "--seconds", "3.6s", "--progress", steps, "--record", record, "--json",
             "--probe-with", "gpu:0/power_limit",
@@ -152,7 +190,7 @@ def test_a_running_process_is_watched_for_a_while(gpus, record, tmp_path):
         out, err = started.communicate(timeout=60)
         other.kill()
     found = json.loads(out)
-    assert found["fingerprint"]["steps_per_s"] == pytest.approx(19, abs=6), err
+    assert found["fingerprint"]["steps_per_s"] == pytest.approx(20, abs=6), err
     assert "progress" in found["used"]
     assert "comes back" in err
     assert machine.setting(0).power_limit_w == 700.0

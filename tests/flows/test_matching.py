@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import wattsmith
-from wattsmith.flows.matching import best_setting, match, match_process, relative_curve, where_to_probe
+from wattsmith.flows.matching import benchmarks_in, best_setting, match, match_process, relative_curve, where_to_probe
 from wattsmith.flows.telemetry_files import read_telemetry, write_telemetry
 from wattsmith.match.features import fingerprint_of
 from wattsmith.sim.nvml import PROFILES, SimulatedNvml
@@ -81,6 +81,9 @@ def test_a_plain_table_is_telemetry_too(tmp_path):
         ("time_s,power_w\n", "no rows"),
         ("colour\nred\n", "no column time_s"),
         ("time_s,colour\n1,red\n", "none of the channels"),
+        ("time_ms,power_w\n1,5\n", "no column time_s, in seconds, but time_ms, power_w"),
+        ("time_s,power_w\n2026-11-17T00:00,5\n", "must hold seconds .* the first is '2026-11-17T00:00'"),
+        ("time_s,power_w\n1700000000000000000,5\n", "must hold seconds"),
     ],
 )
 def test_files_that_are_no_telemetry_are_refused_by_name(tmp_path, text, says):
@@ -142,6 +145,33 @@ def test_a_record_that_is_too_small_says_what_to_do():
         match(telemetry(0.7), RECORD[:2])
 
 
+def test_an_own_record_that_is_empty_gives_way_to_a_shipped_one(tmp_path, monkeypatch):
+    from wattsmith.store.opening import default_path, open_store
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with open_store(None):
+        pass
+    assert default_path().exists()
+    assert match(telemetry(0.7)).record == "h200"
+
+
+def test_telemetry_that_shares_too_little_with_a_record_says_what_would_help():
+    alone = Telemetry(series={"power_w": telemetry(0.7).series["power_w"]})
+    with pytest.raises(BadInput, match=r"share 0 features .*--power-limit.*--steps-per-s.*--model"):
+        match(alone, RECORD)
+
+
+def test_layers_stand_in_for_a_device_that_did_nothing():
+    conv = OperatorCount(calls=40, flops=1e9, moved_bytes=1e7)
+    step = Structure(
+        parameters=1, parameter_bytes=4, input_bytes=1, flops=1e9, moved_bytes=1e7, launches=50, peak_bytes=10,
+        operators={"conv": conv},
+    )  # fmt: skip
+    found = match(telemetry(0.0), benchmarks_in("h200"), structure=step)
+    assert found.family.family == "convolutional"
+    assert any(note.startswith("compared by its layers alone: gpu:0 did nothing") for note in found.notes)
+
+
 def test_a_program_about_to_run_is_recognised_by_its_layers():
     def of(kind, size):
         return Structure(
@@ -161,8 +191,6 @@ def test_a_program_about_to_run_is_recognised_by_its_layers():
 
 
 def test_the_shipped_record_recognises_its_own_networks():
-    from wattsmith.flows.matching import benchmarks_in
-
     points = benchmarks_in("h200")
     for one in points[:: len(points) // 4]:
         found = match(Fingerprint(features=one.features), points)

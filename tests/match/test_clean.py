@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.match.programs import series, telemetry
 
 from wattsmith.match.clean import cleaned
-from wattsmith.match.features import fingerprint_of
+from wattsmith.match.features import NeverWorked, fingerprint_of
 from wattsmith.terms.errors import BadInput, BadTerm
 from wattsmith.terms.telemetry import CHANNELS, Series, Telemetry
 
@@ -47,6 +47,36 @@ def test_time_that_runs_backward_is_put_in_order():
     mixed = Series(time_s=(0.0, 2.0, 1.0, 3.0, 4.0), values=(1.0, 3.0, 2.0, 4.0, 5.0))
     found = cleaned(Telemetry(series={"power_w": mixed}))
     assert found.series["power_w"].values == (1.0, 2.0, 3.0, 4.0, 5.0)
+
+
+def test_a_counter_that_falls_again_and_again_is_none():
+    falls = {"steps": series(lambda at_s: at_s % 0.1)}
+    found = cleaned(telemetry(channels=falls))
+    assert "steps" not in found.series
+    assert "steps is left out: a counter that falls so often is none" in found.notes
+
+
+def test_a_moment_that_is_told_twice_counts_once_and_is_said():
+    twice = Series(time_s=(0.0, 1.0, 1.0, 2.0, 3.0, 4.0), values=(1.0, 2.0, 9.0, 3.0, 4.0, 5.0))
+    found = cleaned(Telemetry(series={"power_w": twice}))
+    assert found.series["power_w"].values == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert found.notes == ("power_w: 1 values are left out, as their moment has one already",)
+
+
+def test_values_without_a_time_are_left_out_and_not_blamed_themselves():
+    found = cleaned(telemetry(channels={"busy_ratio": Series(time_s=(math.nan, *range(1, 20)), values=(0.5,) * 20)}))
+    assert "busy_ratio: 1 of 20 values have no time in seconds" in found.notes
+
+
+def test_no_power_at_all_is_no_reading():
+    found = cleaned(telemetry(lambda _: 0.0, channels={"busy_ratio": series(lambda _: 0.9)}))
+    assert set(found.series) == {"busy_ratio"}
+    assert "0 W all the time" in found.notes[0]
+
+
+def test_a_device_that_had_nothing_to_do_is_not_taken_for_a_program():
+    with pytest.raises(NeverWorked, match="gpu:0 did nothing while it was watched: busy_ratio stays at 0"):
+        fingerprint_of(telemetry(lambda _: 75.0, channels={"busy_ratio": series(lambda _: 0.0)}))
 
 
 def test_a_trace_of_two_seconds_is_refused_with_its_length():

@@ -86,7 +86,9 @@ def can_be_written(option: str, path: Path | None, suffixes: tuple[str, ...] = (
     if path is None:
         return
     if suffixes and path.suffix.lower() not in suffixes:
-        raise NotWritten(f"{option} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}, got {str(path)!r}")
+        *others, last = suffixes
+        wanted = f"{', '.join(others)} or {last}" if others else last
+        raise NotWritten(f"{option} must end in {wanted}, got {str(path)!r}")
     if path.is_dir():
         raise NotWritten(f"{option} must be a file, but {path} is a folder; choose another name")
     if not path.absolute().parent.is_dir():

@@ -1,6 +1,7 @@
 """`wattsmith match`: what a program is, by its telemetry, and how it will react to a limit or clock."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,7 +105,7 @@ def match_program(
     """
     _require_one_of(source, pid, model or layers)
     can_be_written("--plot", plot, (".png", ".svg", ".pdf"))
-    can_be_written("--save", save, (".parquet", ".csv"))
+    can_be_written("--save", save, (".parquet",))
     if probe_with is not None and pid is None:
         raise BadInput("--probe-with turns a knob while a process runs: give that process with --pid")
     options: dict[str, Any] = {
@@ -150,7 +151,12 @@ def _tell(text: str) -> None:
 
 
 def _is_trace(source: Sequence[str]) -> bool:
-    return len(source) == 1 and source[0].endswith(TRACES)
+    """Whether it is a file to read; a file of another kind that cannot be run either is refused."""
+    if len(source) == 1 and source[0].lower().endswith(TRACES):
+        return True
+    if len(source) == 1 and Path(source[0]).is_file() and shutil.which(source[0]) is None:
+        raise BadInput(f"{source[0]} is no trace that can be read: it must be a table in .parquet or .csv")
+    return False
 
 
 def _require_one_of(source: Sequence[str] | None, pid: int | None, layers: str | Path | None) -> None:

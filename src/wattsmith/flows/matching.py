@@ -11,7 +11,7 @@ from wattsmith.flows.matching_probe import probe_by_knob
 from wattsmith.flows.records import runs_of, shipped_records
 from wattsmith.flows.telemetry_files import read_telemetry, write_telemetry
 from wattsmith.match.curves import curve_book, guess_response, probe_setting
-from wattsmith.match.features import fingerprint_of, layer_features
+from wattsmith.match.features import NeverWorked, fingerprint_of, layer_features
 from wattsmith.match.plot import plot_match
 from wattsmith.match.points import benchmarks_of, with_activity
 from wattsmith.match.recognising import recognise
@@ -64,6 +64,10 @@ class HowToMatch:
             raise BadInput(f"neighbours must be at least 1, got {self.neighbours}")
 
 
+class SmallRecord(BadInput):
+    """A record with too few networks to compare anything with."""
+
+
 def match(source: Any, benchmarks: Sequence[Benchmark] | None = None, **options: Any) -> Match:
     """What SOURCE is most like: a file of telemetry, Telemetry, a Fingerprint, or the Structure of a step not yet run.
 
@@ -72,15 +76,14 @@ def match(source: Any, benchmarks: Sequence[Benchmark] | None = None, **options:
     """
     how = _how(options)
     fingerprint, telemetry = _fingerprint(source, how)  # first: what is wrong with it should be told at once
-    points = list(benchmarks) if benchmarks is not None else benchmarks_in(how.record)
+    name, points = (None, list(benchmarks)) if benchmarks is not None else _record_of(how.record)
     if len(points) < FEWEST_BENCHMARKS:
-        raise BadInput(
+        raise SmallRecord(
             f"the record holds {len(points)} measured networks; at least {FEWEST_BENCHMARKS} are needed to say what is "
             "near. Take more with `wattsmith record run`, or use a shipped one: --record h200"
         )
     clock = fingerprint.features.get("clock")
     setting = how.setting if how.setting is not None else _moved(clock, points)
-    name = None if benchmarks is not None else _record_name(how.record)
     found = recognise(
         points,
         fingerprint,
@@ -99,7 +102,12 @@ def match_command(command: Sequence[str], tell: Tell = lambda _: None, **options
     live, others = _split(options)
     live.pop("seconds_s", None)
     telemetry, exit_code = watch_command(command, tell=tell, **live)
-    return match(_kept(telemetry, others), **others), exit_code
+    try:
+        return match(_kept(telemetry, others), **others), exit_code
+    except BadInput as refused:
+        if exit_code == 0:
+            raise
+        raise BadInput(f"the command ended with exit code {exit_code}, and was not recognised: {refused}") from refused
 
 
 def match_process(pid: int, tell: Tell = lambda _: None, **options: Any) -> Match:
@@ -109,6 +117,8 @@ def match_process(pid: int, tell: Tell = lambda _: None, **options: Any) -> Matc
     """
     live, others = _split(options)
     knob = others.pop("probe_with", None)
+    if knob is not None and knob.startswith("gpu:") and live.get("domain") is None:
+        live["domain"] = knob.partition("/")[0]
     seen = _kept(watch_process(pid, tell=tell, **live), others)
     if knob is not None:
         tell(f"probing: {knob} goes down for a while, and comes back")
@@ -132,11 +142,21 @@ def relative_curve(
     return guess_response(book, fingerprint.features, probes, power_w=fingerprint.power_w)[0]
 
 
+def _record_of(record: str | None) -> tuple[str | None, list[Benchmark]]:
+    """RECORD by its name; None: this user's own where there is enough in it, or else the first that is shipped."""
+    name = _record_name(record)
+    points = benchmarks_in(name)
+    if record is None and name is None and len(points) < FEWEST_BENCHMARKS:
+        name = next(iter(shipped_records()))
+        points = benchmarks_in(name)
+    return name, points
+
+
 def _record_name(record: str | None) -> str | None:
-    """RECORD, or this user's own where there is one, or else the first that is shipped."""
+    """RECORD, or this user's own (None) where there is one, or else the first that is shipped."""
     if record is not None or default_path().exists():
         return record
-    return next(iter(shipped_records()), None)
+    return next(iter(shipped_records()))
 
 
 def _how(options: dict[str, Any]) -> HowToMatch:
@@ -150,7 +170,7 @@ def _how(options: dict[str, Any]) -> HowToMatch:
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    live = {name: value for name, value in options.items() if name in ("meters", "progress", "seconds_s")}
+    live = {name: value for name, value in options.items() if name in ("meters", "progress", "seconds_s", "domain")}
     return live, {name: value for name, value in options.items() if name not in live}
 
 
@@ -186,7 +206,13 @@ def _fingerprint(source: Any, how: HowToMatch) -> tuple[Fingerprint, Telemetry |
     telemetry = replace(telemetry, **given)
     if telemetry.structure is not None and not telemetry.series:
         return Fingerprint(features=layer_features(telemetry.structure), notes=telemetry.notes), telemetry
-    return fingerprint_of(telemetry), telemetry
+    try:
+        return fingerprint_of(telemetry), telemetry
+    except NeverWorked as idle:
+        if telemetry.structure is None:
+            raise
+        notes = (*telemetry.notes, f"compared by its layers alone: {idle}")
+        return Fingerprint(features=layer_features(telemetry.structure), notes=notes), telemetry
 
 
 def _moved(clock_ratio: float | None, points: Sequence[Benchmark]) -> float:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from wattsmith.flows import child
 from wattsmith.flows.layer_files import VARIABLE, read_layers
 from wattsmith.flows.measuring import open_session
 from wattsmith.flows.telemetry_files import NoPower, read_telemetry
-from wattsmith.measure.gpm import GpmReader
+from wattsmith.measure.gpm import GpmReader, gpu_count
 from wattsmith.measure.perf import PerfCounters
 from wattsmith.measure.timeline import Timeline
 from wattsmith.terms.errors import BadInput, MeterLost, MeterMissed, MeterUnavailable
@@ -28,18 +28,19 @@ class Extra:
 
     pid: int
     progress: Path | None
-    gpu: int = 0
-    times_s: dict[str, list[float]] = field(default_factory=dict)
-    values: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    _gpm: GpmReader | None = None
+    _seen: dict[tuple[str | None, str], list[tuple[float, float]]] = field(default_factory=dict)
+    _gpms: list[GpmReader] = field(default_factory=list)
+    _absent: dict[str, str] = field(default_factory=dict)  # by device, why it has no activity counters
     _perf: PerfCounters | None = None
 
     def open(self) -> None:
-        try:
-            self._gpm = GpmReader(self.gpu)
-        except (MeterUnavailable, ImportError) as absent:
-            self.notes.append(f"no activity counters: {absent}")
+        # All of them: which device the program works on shows only when it has been watched.
+        for gpu in range(max(1, gpu_count())):
+            try:
+                self._gpms.append(GpmReader(gpu))
+            except MeterUnavailable as absent:
+                self._absent[f"gpu:{gpu}"] = f"no activity counters: {absent}"
         try:
             self._perf = PerfCounters(self.pid)
         except MeterUnavailable as absent:
@@ -48,36 +49,48 @@ class Extra:
     def look(self) -> None:
         """Read what there is; one that fails is passed over this time."""
         now_s = time.monotonic()
-        seen: dict[str, float] = {}
-        with suppress(MeterMissed, MeterLost):
-            seen |= {} if self._gpm is None else self._gpm.read()
+        for gpm in self._gpms:
+            with suppress(MeterMissed, MeterLost):
+                self._keep(now_s, gpm.domain, gpm.read())
         with suppress(MeterLost, OSError):
-            seen |= {} if self._perf is None else self._perf.read()
+            self._keep(now_s, None, {} if self._perf is None else self._perf.read())
         if self.progress is not None:
             with suppress(OSError):
-                seen["steps"] = float(self.progress.read_bytes().count(b"\n"))
-        for name, value in seen.items():
-            self.times_s.setdefault(name, []).append(now_s)
-            self.values.setdefault(name, []).append(value)
+                self._keep(now_s, None, {"steps": float(self.progress.read_bytes().count(b"\n"))})
+
+    def _keep(self, now_s: float, domain: str | None, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._seen.setdefault((domain, name), []).append((now_s, value))
 
     def close(self) -> None:
-        for one in (self._gpm, self._perf):
-            if one is not None:
-                one.close()
+        for gpm in self._gpms:
+            gpm.close()
+        if self._perf is not None:
+            self._perf.close()
 
-    def series(self) -> dict[str, Series]:
-        return {
-            name: Series(time_s=tuple(times_s), values=tuple(self.values[name]))
-            for name, times_s in self.times_s.items()
+    def added_to(self, telemetry: Telemetry) -> Telemetry:
+        """TELEMETRY with what was seen here of its device and of the process."""
+        series = {
+            name: Series(time_s=tuple(time_s for time_s, _ in pairs), values=tuple(value for _, value in pairs))
+            for (domain, name), pairs in self._seen.items()
+            if domain in (None, telemetry.domain)
         }
+        absent = [self._absent[telemetry.domain]] if telemetry.domain in self._absent else []
+        notes = (*telemetry.notes, *absent, *self.notes)
+        return replace(telemetry, series={**telemetry.series, **series}, notes=notes)
 
 
 def watch_command(
-    command: Sequence[str], *, meters: str = "auto", progress: Path | None = None, tell: Callable[[str], None]
+    command: Sequence[str],
+    *,
+    meters: str = "auto",
+    progress: Path | None = None,
+    domain: str | None = None,
+    tell: Callable[[str], None],
 ) -> tuple[Telemetry, int]:
-    """Run COMMAND to its end; its telemetry, and its exit code."""
+    """Run COMMAND to its end; its telemetry, and its exit code. DOMAIN: as in `read_telemetry`."""
     child.require_command(command)
-    with child.signals_held() as held, _watched(meters, progress) as watched:
+    with child.signals_held() as held, _watched(meters, progress, domain) as watched:
         layers = Path(os.environ.get(VARIABLE, watched.path.with_name("layers.json")))
         pid = child.start(command, held, **{VARIABLE: str(layers)})
         watched.follow(pid)
@@ -93,14 +106,15 @@ def watch_process(
     seconds_s: float = 20.0,
     meters: str = "auto",
     progress: Path | None = None,
+    domain: str | None = None,
     tell: Callable[[str], None],
 ) -> Telemetry:
-    """Look at process PID for SECONDS_S, or until it ends or we are interrupted."""
+    """Look at process PID for SECONDS_S, or until it ends or we are interrupted. DOMAIN: as in `read_telemetry`."""
     if not 0 < seconds_s <= LONGEST_S:
         raise BadInput(f"a process is watched for up to {LONGEST_S:g} s, not {seconds_s:g}")
     _, is_running = child.find_process(pid)
     until_s = time.monotonic() + seconds_s
-    with child.signals_held() as held, _watched(meters, progress) as watched:
+    with child.signals_held() as held, _watched(meters, progress, domain) as watched:
         watched.follow(pid)
         tell(f"watching process {pid} for {seconds_s:g} s")
         child.wait_for_other(lambda: time.monotonic() < until_s and is_running(), held, watched.look, TICK_S)
@@ -126,17 +140,11 @@ class _Watched:
 
     def telemetry(self) -> Telemetry:
         assert self.read is not None
-        if self.extra is None:
-            return self.read
-        return replace(
-            self.read,
-            series={**self.read.series, **self.extra.series()},
-            notes=(*self.read.notes, *self.extra.notes),
-        )
+        return self.read if self.extra is None else self.extra.added_to(self.read)
 
 
 @contextmanager
-def _watched(meters: str, progress: Path | None) -> Iterator[_Watched]:
+def _watched(meters: str, progress: Path | None, domain: str | None) -> Iterator[_Watched]:
     with tempfile.TemporaryDirectory(prefix="wattsmith-match-") as folder:
         timeline = Timeline(Path(folder) / "trace.csv")
         watched = _Watched(timeline.path, progress)
@@ -148,6 +156,8 @@ def _watched(meters: str, progress: Path | None) -> Iterator[_Watched]:
                 watched.extra.close()
             timeline.close()
         try:
-            watched.read = read_telemetry(timeline.path)
+            watched.read = read_telemetry(timeline.path, domain)
         except NoPower:  # there may be layers, counters or progress all the same
-            watched.read = Telemetry(series={}, notes=("no meter told any power; see `wattsmith machine`",))
+            watched.read = Telemetry(
+                series={}, domain=domain or "gpu:0", notes=("no meter told any power; see `wattsmith machine`",)
+            )

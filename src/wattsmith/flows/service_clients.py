@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattsmith.flows.matched_schedules import schedule_for
-from wattsmith.flows.matching import match
+from wattsmith.flows.matching import SmallRecord, match
 from wattsmith.schedule.matched import evidence_of
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.schedule import Shape
@@ -82,9 +82,7 @@ def matched(telemetry: Telemetry, record: str | None) -> Match:
     """What the work on a client is most like, by the record of the service, or by a shipped one if that is small."""
     try:
         return match(telemetry, record=record)
-    except BadInput as small:
-        if record is None or "measured networks" not in str(small):
-            raise
+    except SmallRecord:
         return match(telemetry, record="h200")
 
 

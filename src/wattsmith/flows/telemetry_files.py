@@ -23,6 +23,9 @@ KNOWN_CARDS: Mapping[str, tuple[float, int]] = {  # largest clock, bytes of memo
 }
 
 
+LONGEST_S = 3e10  # no clock reads more: a thousand years
+
+
 class NoPower(BadInput):
     """A timeline that no meter wrote power into."""
 
@@ -39,8 +42,12 @@ def read_telemetry(path: Path, domain: str | None = None) -> Telemetry:
         return _of_timeline(rows, path, domain)
     if "time_s" not in rows[0]:
         raise BadInput(
-            f"{path} is neither a timeline nor a table of telemetry: it has no column time_s. Channels are "
-            f"{', '.join(CHANNELS)}."
+            f"{path} is neither a timeline nor a table of telemetry: it has no column time_s, in seconds, but "
+            f"{', '.join(rows[0])}. Channels are {', '.join(CHANNELS)}."
+        )
+    if not any(abs(_float(row.get("time_s"))) < LONGEST_S for row in rows):
+        raise BadInput(
+            f"{path}: time_s must hold seconds from some moment on, such as 0.5; the first is {rows[0]['time_s']!r}"
         )
     return _of_table(rows, path)
 
@@ -80,7 +87,7 @@ def _of_table(rows: list[Mapping[str, Any]], path: Path) -> Telemetry:
     if not series:
         raise BadInput(f"{path} has none of the channels that telemetry may have: {', '.join(CHANNELS)}")
     facts: dict[str, Any] = {}
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         from pyarrow import parquet
 
         kept = (parquet.read_schema(path).metadata or {}).get(b"wattsmith")

@@ -12,6 +12,7 @@ from wattsmith.terms.telemetry import COUNTERS, Series, Telemetry
 SHORTEST_S = 3.0  # a 1 s mean, as some drivers give, has to be seen more than twice
 FEWEST = 4  # values in a channel
 MOST_BROKEN = 0.5  # share of a channel that may be unusable before all of it is
+FEW_FALLS, MOST_FALLS = 2, 0.1  # times, and share of its readings, that a counter may begin anew
 RATIO_SLACK = 1.05  # activity counters overshoot a little
 LARGEST = 1e18
 MARGIN_S = 0.2  # channels are read one after the other
@@ -68,11 +69,17 @@ def _length_s(kept: Mapping[str, Series]) -> float:
 
 
 def _good_values(name: str, series: Series, notes: list[str]) -> Series | None:
-    pairs = list(zip(series.time_s, series.values, strict=True))
-    good = [(time_s, value) for time_s, value in pairs if abs(time_s) < LONGEST_S and _possible(name, value)]
+    given = list(zip(series.time_s, series.values, strict=True))
+    pairs = [(time_s, value) for time_s, value in given if abs(time_s) < LONGEST_S]
+    if len(given) - len(pairs):
+        notes.append(f"{name}: {len(given) - len(pairs)} of {len(given)} values have no time in seconds")
+    good = [(time_s, value) for time_s, value in pairs if _possible(name, value)]
     if len(pairs) - len(good):
-        notes.append(f"{name}: {len(pairs) - len(good)} of {len(pairs)} values are {_what_is_wrong(name, pairs)}")
-    if len(good) < FEWEST or len(good) < MOST_BROKEN * len(pairs):
+        notes.append(f"{name}: {len(pairs) - len(good)} of {len(given)} values are {_what_is_wrong(name, pairs)}")
+    if name == "power_w" and good and not any(value for _, value in good):
+        notes.append("power_w is left out: it is 0 W all the time, which no device at work draws")
+        return None
+    if len(good) < FEWEST or len(good) < MOST_BROKEN * len(given):
         notes.append(f"{name} is left out: {len(good)} values of it can be used")
         return None
     good = _in_order(name, good, notes)
@@ -91,7 +98,7 @@ def _possible(name: str, value: float) -> bool:
 
 
 def _what_is_wrong(name: str, pairs: Sequence[tuple[float, float]]) -> str:
-    bad = [value for time_s, value in pairs if not _possible(name, value) or not abs(time_s) < LONGEST_S]
+    bad = [value for _, value in pairs if not _possible(name, value)]
     if any(value < 0 for value in bad):
         return "negative" if all(value < 0 for value in bad) else "negative or not a number"
     if all(not math.isfinite(value) for value in bad):
@@ -105,7 +112,10 @@ def _in_order(name: str, pairs: list[tuple[float, float]], notes: list[str]) -> 
     if back:
         notes.append(f"{name}: its time runs backward {back} times; its values were put in order")
         pairs = sorted(pairs)
-    return [pair for place, pair in enumerate(pairs) if not place or pair[0] > pairs[place - 1][0]]
+    single = [pair for place, pair in enumerate(pairs) if not place or pair[0] > pairs[place - 1][0]]
+    if len(single) < len(pairs):
+        notes.append(f"{name}: {len(pairs) - len(single)} values are left out, as their moment has one already")
+    return single
 
 
 def _growing(name: str, pairs: list[tuple[float, float]], notes: list[str]) -> list[tuple[float, float]]:
@@ -118,7 +128,7 @@ def _growing(name: str, pairs: list[tuple[float, float]], notes: list[str]) -> l
         grown.append((time_s, value + carried))
     if lost:
         notes.append(f"{name} runs backward {lost} times; it was carried on as if it had stood still there")
-    if lost > MOST_BROKEN * len(pairs):
-        notes.append(f"{name} is left out: a counter that mostly falls is none")
+    if lost > max(FEW_FALLS, MOST_FALLS * len(pairs)):
+        notes.append(f"{name} is left out: a counter that falls so often is none")
         return []
     return grown

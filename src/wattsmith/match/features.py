@@ -7,7 +7,8 @@ from typing import Any
 
 from wattsmith.match.clean import cleaned
 from wattsmith.match.period import step_period_s
-from wattsmith.match.stretches import stretches_of, within
+from wattsmith.match.stretches import never_worked, stretches_of, within
+from wattsmith.terms.errors import BadInput
 from wattsmith.terms.run import Structure
 from wattsmith.terms.telemetry import ACTIVITIES, Fingerprint, Stretch, Telemetry
 
@@ -32,9 +33,18 @@ FEATURES = (*POWER, *STATE, *(name.removesuffix("_ratio") for name in ACTIVITIES
 PERIOD_FROM = ("power_w", "busy_ratio", "memory_busy_ratio", "sm_ratio", "dram_ratio")
 
 
+class NeverWorked(BadInput):
+    """Telemetry of a device that had nothing to do."""
+
+
 def fingerprint_of(telemetry: Telemetry) -> Fingerprint:
     """What is typical of the steady part of TELEMETRY. Raises BadInput when it cannot be told from this trace."""
     clean = cleaned(telemetry)
+    if (idle := never_worked(clean)) is not None:
+        raise NeverWorked(
+            f"{clean.domain} did nothing while it was watched: {idle} stays at 0. Watch it while the program works on "
+            "it, or say which device is meant with --domain"
+        )
     stretches = stretches_of(clean)
     steady = _settled([one for one in stretches if one.kind == "steady"])
     period_s = _period_s(clean, steady)

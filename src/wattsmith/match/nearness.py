@@ -31,9 +31,21 @@ def scale_of(features: Any) -> Scale:
     """Middle and spread of FEATURES (programs × features, NaN: not known). What does not vary counts for nothing."""
     import numpy as np
 
-    middle = np.nan_to_num(np.nanmean(features, axis=0))
-    spread = np.nan_to_num(np.nanstd(features, axis=0))
-    return Scale(middle, np.where(spread > LEAST_SPREAD, spread, np.inf))
+    spread = np.sqrt(known_variance(features))
+    return Scale(known_mean(features), np.where(spread > LEAST_SPREAD, spread, np.inf))
+
+
+def known_mean(values: Any) -> Any:
+    """By column the mean of VALUES that are known (not NaN); 0 where none is."""
+    import numpy as np
+
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+
+
+def known_variance(values: Any) -> Any:
+    """By column the variance of VALUES that are known; 0 where none is."""
+    return known_mean((values - known_mean(values)) ** 2)
 
 
 def squared_apart(these: Any, those: Any) -> tuple[Any, Any]:

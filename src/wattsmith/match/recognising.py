@@ -14,7 +14,7 @@ from wattsmith.match.composition import counted, likeness
 from wattsmith.match.curves import FEWEST_CURVES, asked, at_level, curve_book, guess_response, usable
 from wattsmith.match.features import LAYERS, POWER
 from wattsmith.match.kinds import kind_votes
-from wattsmith.match.nearness import Scale, distances, scale_of
+from wattsmith.match.nearness import Scale, distances, known_mean, known_variance, scale_of
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.telemetry import ACTIVITIES, Benchmark, FamilyGuess, Fingerprint, Match, Neighbour, Probe
 from wattsmith.terms.work import Parameter
@@ -159,7 +159,8 @@ def recognise(
     if not names or len(names) + len(probes) < FEWEST_FEATURES:
         raise BadInput(
             f"the telemetry and the record share {len(names)} features ({', '.join(names) or 'none'}); at least "
-            f"{FEWEST_FEATURES} are needed. The client has {', '.join(fingerprint.known) or 'none'}."
+            f"{FEWEST_FEATURES} are needed. The client has {', '.join(fingerprint.known) or 'none'}. "
+            f"Give what else is known of it: {_what_would_help(fingerprint.known)}"
         )
     gallery = gallery_of(points, names, setting)
     far = far_from(gallery, fingerprint.features)
@@ -202,6 +203,16 @@ def recognise(
         simulated=simulated,
         notes=_notes(points, fingerprint, probes, response is not None),
     )
+
+
+def _what_would_help(known: Sequence[str]) -> str:
+    ways = {
+        "power_mean": "its power and power limit (--power-limit)",
+        "busy": "utilisation",
+        "progress": "its progress (--steps-per-s, --progress)",
+        "conv_calls": "its layers (--model, --layers)",
+    }
+    return ", ".join(way for name, way in ways.items() if name not in known)
 
 
 def is_same(gallery: Gallery, nearest: float) -> bool:
@@ -305,8 +316,9 @@ def _steady_weights(scaled: Any, groups: Sequence[str]) -> Any:
     parts = [rows for rows in _by_group(groups) if len(rows) > 1]
     if not parts:
         return np.ones(scaled.shape[1])
-    scatter = np.nanmean([np.nanvar(scaled[rows], axis=0) for rows in parts], axis=0)
-    return 1 / (np.nan_to_num(scatter) + STEADY)
+    seen = [scaled[rows] for rows in parts]
+    scatter = np.array([np.where(np.isnan(one).all(axis=0), np.nan, known_variance(one)) for one in seen])
+    return 1 / (known_mean(scatter) + STEADY)
 
 
 def _by_group(groups: Sequence[str]) -> list[list[int]]:

@@ -18,6 +18,7 @@ IDLE_BELOW = 0.15  # of the way from the lowest to the highest mean power, where
 WATCHED = ("power_w", "engine_ratio", "busy_ratio", "sm_ratio", "dram_ratio", "memory_busy_ratio")
 WORKING = ("engine_ratio", "sm_ratio", "busy_ratio")  # the first of them that is there tells idle from busy
 IDLE_ACTIVITY = 0.05
+NOTHING = 0.0005  # some networks keep their GPU busy for a hundredth of the time
 
 
 def stretches_of(telemetry: Telemetry) -> tuple[Stretch, ...]:
@@ -36,6 +37,13 @@ def stretches_of(telemetry: Telemetry) -> tuple[Stretch, ...]:
     bounds_s = [float(at_s[min(edge, GRID - 1)]) for edge in edges]
     parts = list(pairwise(bounds_s))
     return _named(telemetry, parts)
+
+
+def never_worked(telemetry: Telemetry) -> str | None:
+    """The channel that shows that the device had nothing to do at any time; None: it worked, or no channel tells."""
+    there = [name for name in WORKING if name in telemetry.series]
+    idle = there and all(value < NOTHING for name in there for value in telemetry.series[name].values)
+    return there[0] if idle else None
 
 
 def worked_between_s(telemetry: Telemetry) -> tuple[float, float]:

@@ -21,6 +21,20 @@ METRICS = {
 }
 
 
+def gpu_count() -> int:
+    """How many GPUs NVIDIA's driver shows; 0: no driver answers."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    finally:
+        pynvml.nvmlShutdown()
+
+
 class GpmReader:
     """Reads the activity of one GPU since it was last read."""
 

@@ -25,9 +25,9 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
     """The rows of a CSV or Parquet file with their numbers, header counted as line 1; empty cells are None."""
     if not path.exists():
         raise BadInput(f"there is no file {path}")
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         yield from enumerate(_parquet_rows(path), start=2)
-    elif path.suffix == ".csv":
+    elif path.suffix.lower() == ".csv":
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             for number, row in enumerate(csv.DictReader(file), start=2):
                 yield number, {key: value or None for key, value in row.items() if key is not None}
