@@ -36,6 +36,7 @@ GIB = 2**30
 PAUSABLE = (("heavy", 0.0, 2.0), ("sooner", 0.0, 1.0), ("later", 5.0, 1.0), ("light", 6.0, 0.5))  # began, weight
 FAST, SLOW = (1.0, 200.0), (1.25, 100.0)  # a step a second on 200 W, 0.8 on 100 W
 CURVE = response(FAST, SLOW)
+LIMITED = {"narrow": (50.0, 100.5), "wide": (50.0, 300.0)}
 
 
 def job(name, steps=100.0, devices=1, memory=None, curve=CURVE, kind="gpu", **more):
@@ -267,6 +268,7 @@ def test_whatever_happens_no_job_is_lost_and_no_device_is_used_twice(script):
     state = pool(3, 600.0, count=2, idle_w=10.0)
     accepted = 0
     for place, (what, which, more) in enumerate(script):
+        over_before_w = state.over_w
         state, actions = decide(state, made(60.0 * place, what, which, more))
         accepted += what == "submit" and not any(isinstance(one, PassedOver) for one in actions)
         assert state.known == accepted
@@ -279,9 +281,41 @@ def test_whatever_happens_no_job_is_lost_and_no_device_is_used_twice(script):
         assert state.drawn_w == pytest.approx(sum(one.above_idle_w for one in state.running.values()), abs=1e-6)
         assert all(one.job in "abcd" for one in actions if isinstance(one, PauseJob))
         over = [one for one in actions if isinstance(one, OverBudget)]
-        if what == "budget" and state.idle_w + state.drawn_w > which * (1 + 1e-9):
+        if state.over_w > over_before_w + 1e-6 or (what == "budget" and state.over_w > 1e-6):
             assert [one.over_w for one in over] == [state.over_w]
             assert all(not one.job.pausable and one.point == CURVE.points[1] for one in state.running.values())
+
+
+def test_a_job_starts_at_the_fastest_setting_that_its_node_may_have():
+    _, actions = after(pool(1, power_limits_w=(50.0, 100.5)), submitted("a"))
+    assert [one.point for one in actions] == [CURVE.points[0]]  # limited to 100 W; the other to 101 W
+
+
+def test_of_two_nodes_a_job_takes_the_one_that_may_be_set_faster():
+    nodes = {name: PoolNode(name=name, kind="gpu", power_limits_w=ends) for name, ends in LIMITED.items()}
+    _, actions = after(empty_pool(nodes), submitted("a", curve=response(SLOW, FAST)))
+    assert [(one.node, one.point.power_w) for one in actions] == [("wide", 200.0)]
+
+
+def test_power_is_shared_anew_among_settings_that_the_nodes_may_have():
+    state, _ = after(pool(1, 250.0, power_limits_w=(50.0, 100.5)), submitted("a", pausable=True))
+    state, actions = after(state, BudgetChanged(time_s=1.0, budget_w=150.0))
+    assert kinds(actions) == ["PauseJob"]  # its slower setting is one that the node may not have
+
+
+def test_a_job_that_no_node_may_be_set_for_is_refused():
+    state, actions = after(pool(1, power_limits_w=(200.0, 300.0)), submitted("a"))
+    assert (state.refused, kinds(actions)) == (1, ["RefuseJob"])
+    assert "figures at power limits of 100 W, 101 W, and no machine may be set so" in actions[0].why
+
+
+def test_a_node_that_is_back_draws_its_idle_power_out_of_the_budget_of_the_others():
+    state = pool(2, 300.0, idle_w=80.0)
+    lent, _ = after(state, NodeLost(time_s=1.0, node="n1"), submitted("a", 2.0))
+    assert lent.running["a"].point == CURVE.points[0]  # 80 W idle, and 200 W more
+    back, actions = after(lent, NodeBack(time_s=3.0, node="n1"))
+    assert kinds(actions) == ["SetPoint"]
+    assert back.over_w == 0
 
 
 def test_the_simulator_loses_nothing_when_nodes_fall_and_the_budget_drops():

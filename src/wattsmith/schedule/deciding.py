@@ -7,7 +7,7 @@ still fits.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
@@ -48,7 +48,7 @@ class Running:
     """A job at work."""
 
     job: Job
-    need: Need
+    need: Need  # with the settings alone that its node may have
     node: str
     devices: tuple[int, ...]
     point: OperatingPoint
@@ -200,9 +200,26 @@ def _never(state: PoolState, job: Job) -> str | None:
             f"it needs up to {format_quantity(least, 'memory', 3)} of each device, and the largest has "
             f"{format_quantity(most, 'memory', 3)}"
         )
-    if not any(node.usable >= need.devices for need, node in roomy):
+    wide = [(need, node) for need, node in roomy if node.usable >= need.devices]
+    if not wide:
         return f"it needs {min(need.devices for need, _ in roomy)} devices of one machine, and none has as many"
+    if all(settable(need, node) is None for need, node in wide):
+        return f"it has figures at {limits_asked(need for need, _ in wide)}, and no machine may be set so"
     return None
+
+
+def settable(need: Need, node: PoolNode) -> Need | None:
+    """NEED with the settings alone that NODE may have; None: it may have none of them."""
+    points = tuple(point for point in need.response.points if node.allows(point.setting))
+    if len(points) == len(need.response.points):
+        return need
+    return replace(need, response=replace(need.response, points=points)) if points else None
+
+
+def limits_asked(needs: Iterable[Need]) -> str:
+    """In words: the power limits at which figures of NEEDS are known."""
+    asked_w = sorted({point.setting.power_limit_w or 0.0 for need in needs for point in need.response.points})
+    return f"power limits of {', '.join(format_quantity(each_w, 'power', 3) for each_w in asked_w)}"
 
 
 def has_memory(need: Need, node: PoolNode) -> bool:
@@ -260,21 +277,29 @@ def _place(
         return not need.response.time_known, need.devices if job.fewest_devices else -max(_rates(need))
 
     for need in sorted(job.needs, key=first):
-        point = affordable(timely(need, waits, state.time_s), drawn_w, square, room_w)
-        if point is None:
-            continue
-        best: tuple[int, int, str] | None = None
+        if affordable(need, drawn_w, square, room_w) is None:
+            continue  # whatever a node allows
+        best: tuple[tuple[float, int, int, str], Need, OperatingPoint] | None = None
+        by_limits: dict[tuple[float, float] | None, tuple[Need, OperatingPoint] | None] = {}
         for name, devices in free.items():
             node = state.nodes[name]
-            fits = node.kind == need.kind and len(devices) >= need.devices and has_memory(need, node)
-            if fits and node.allows(point.setting):
-                key = (len(devices), node.memory_bytes or 0, name)
-                if best is None or key < best:
-                    best = key
-                    if len(devices) == need.devices and node.memory_bytes is None:
-                        break
+            if node.kind != need.kind or len(devices) < need.devices or not has_memory(need, node):
+                continue
+            if node.power_limits_w not in by_limits:
+                here = settable(need, node)
+                point = here and affordable(timely(here, waits, state.time_s), drawn_w, square, room_w)
+                by_limits[node.power_limits_w] = (here, point) if here and point else None
+            way = by_limits[node.power_limits_w]
+            if way is None:
+                continue
+            key = (-way[1].rate, len(devices), node.memory_bytes or 0, name)
+            if best is None or key < best[0]:
+                best = key, *way
+                if len(devices) == need.devices and node.memory_bytes is None and way[0] is need:
+                    break
         if best is not None:
-            return need, best[2], free[best[2]][: need.devices], point
+            (_, _, _, name), here, point = best
+            return here, name, free[name][: need.devices], point
     return None
 
 
@@ -407,7 +432,8 @@ def _back(state: PoolState, name: str) -> tuple[PoolState, list[Action]]:
     node = state.nodes[name]
     idle_w = state.idle_w + node.known_idle_w
     state = replace(state, lost=state.lost - {name}, free={**state.free, name: _all_devices(node)}, idle_w=idle_w)
-    return _started(state)
+    # What it draws when idle may have been lent to others meanwhile.
+    return _rebudgeted(state) if state.over_w > 0 else _started(state)
 
 
 def _rebudgeted(state: PoolState) -> tuple[PoolState, list[Action]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from wattsmith.schedule.curves import thinned
+from wattsmith.schedule.deciding import limits_asked, settable
 from wattsmith.schedule.guard import OVERSHOOTS
 from wattsmith.schedule.programs import Bound, bound_of, place_exactly
 from wattsmith.schedule.series import HOUR_S, Series, iso
@@ -134,11 +135,7 @@ def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int], *, 
         most = max(node.usable for node in nodes)
         least = min(need.devices for need in roomy)
         raise NoPlan(f"{job.name!r} needs {least} devices of one machine, and the largest machine has {most}")
-    if not any(
-        node.kind == need.kind and any(node.allows(point.setting) for point in need.response.points)
-        for need in fitting
-        for node in nodes
-    ):
+    if not any(node.kind == need.kind and settable(need, node) for need in fitting for node in nodes):
         raise NoPlan(_not_settable(job, fitting, nodes))
     if exact:
         fitting = [_settable(need, nodes) for need in fitting]
@@ -146,12 +143,10 @@ def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int], *, 
 
 
 def _not_settable(job: Job, needs: Sequence[Need], nodes: Sequence[PoolNode]) -> str:
-    asked_w = sorted({point.setting.power_limit_w or 0.0 for need in needs for point in need.response.points})
     kinds = {need.kind for need in needs}
     taken = [(node.name, *node.power_limits_w) for node in nodes if node.kind in kinds and node.power_limits_w]
-    asked = ", ".join(f"{each_w:g} W" for each_w in asked_w)
     takes = "; ".join(f"{name} takes {least_w:g} to {most_w:g} W" for name, least_w, most_w in taken[:NAMED])
-    return f"{job.name!r} has figures at power limits of {asked}, and no machine may be set so: {takes}"
+    return f"{job.name!r} has figures at {limits_asked(needs)}, and no machine may be set so: {takes}"
 
 
 def _settable(need: Need, nodes: Sequence[PoolNode]) -> Need:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattsmith.schedule.deciding import PoolState, Running
+from wattsmith.schedule.deciding import PoolState, Running, settable
 from wattsmith.terms.schedule import Job, Need, OperatingPoint, PoolNode
 from wattsmith.terms.work import Setting
 
@@ -61,6 +61,8 @@ def _way(state: PoolState, job: Job, node: str, count: int, setting: Setting) ->
         far_w = 0.0 if limit_w == other_w else abs((limit_w or 0.0) - (other_w or 0.0))
         return point.setting != setting, far_w
 
+    here = settable(need, state.nodes[node]) if node in state.nodes else need
+    need = here or need
     return need, min(need.response.points, key=away)
 
 

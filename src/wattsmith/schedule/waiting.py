@@ -3,7 +3,17 @@
 import math
 from dataclasses import dataclass
 
-from wattsmith.schedule.deciding import AGE_S, LOOKS, PoolState, affordable, has_memory, more_w, timely
+from wattsmith.schedule.deciding import (
+    AGE_S,
+    LOOKS,
+    PoolState,
+    affordable,
+    has_memory,
+    limits_asked,
+    more_w,
+    settable,
+    timely,
+)
 from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.schedule import Need, PoolNode
 
@@ -54,13 +64,12 @@ def _lack(state: PoolState, need: Need) -> _Lack | None:
     wide = [node for node in roomy if len(state.free.get(node.name, ())) >= need.devices]
     if not wide:
         return _Lack(got=2, why=_devices(state, need, roomy))
+    able = [here for node in wide if (here := settable(need, node)) is not None]
+    if not able:
+        return _Lack(got=3, why=f"waits for a machine that may have {limits_asked([need])}: {_names(wide)} may not")
     room_w = state.budget_w - state.idle_w
-    point = affordable(need, state.drawn_w, state.square, room_w)
-    if point is None:
-        return _Lack(got=3, why=_power(state, need))
-    if not any(node.allows(point.setting) for node in wide):
-        limit = format_quantity(point.setting.power_limit_w or 0.0, "power", 3)
-        return _Lack(got=4, why=f"waits for a machine that may be set to {limit}: {_names(wide)} may not")
+    if all(affordable(here, state.drawn_w, state.square, room_w) is None for here in able):
+        return _Lack(got=4, why=_power(state, able[0]))
     return None
 
 
