@@ -177,6 +177,12 @@ def test_more_settings_than_can_be_searched_are_refused():
         Tuner(Space(knobs=knobs))
 
 
+def test_limits_that_contradict_each_other_once_the_present_setting_is_known_are_refused():
+    tuner = Tuner(space(), "energy", ["time<=2s", "time>=3x"])
+    with pytest.raises(BadInput, match="no setting can keep both: time at least 3 × the present, and time at most 2 s"):
+        tuner.tell(tuner.ask(), {"energy_j": 1.0, "time_s": 1.0})
+
+
 def test_the_budget_is_kept():
     tuner = Tuner(space(), "energy", ["time<=2s"], manner=Manner(budget=4))
     assert len(search(tuner, work())) == 4

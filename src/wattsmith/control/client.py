@@ -32,7 +32,7 @@ class DaemonLease:
         except OSError as absent:
             connection.close()
             raise LeaseOver(
-                f"no daemon answers at {socket_path} ({absent.strerror}). Start one as root: "
+                f"no daemon answers at {socket_path} ({absent.strerror or absent}). Start one as root: "
                 f"`wattsmith control serve --socket {socket_path} --allow FILE`."
             ) from absent
         lease = cls(connection)

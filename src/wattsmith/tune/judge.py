@@ -56,6 +56,14 @@ class Judge:
         )
         return self._keep(trial, Seen(cell=cell, objective=objective, limited=limited, noise=errors))
 
+    def check_together(self) -> None:
+        """Raise BadInput where a multiple of the present setting, known now, leaves no room beside another limit."""
+        both = list(zip(self.limits, self.bounds(), strict=True))
+        for one, least in both:
+            for other, most in both:
+                if one.metric == other.metric and (one.bound, other.bound) == ("at least", "at most") and -least > most:
+                    raise BadInput(f"no setting can keep both: {one}, and {other}. Loosen one of them")
+
     def _keep_failed(self, cell: Cell, failed: Failed) -> Seen:
         if cell == self.space.present and self.first_of_present() is None:
             raise BadInput(

@@ -98,6 +98,8 @@ class Tuner:
     ) -> None:
         """What came of SETTING: metrics by name, or Failed. NOISE: relative standard errors by metric."""
         self._judge.take(setting, outcome, noise)
+        if self._judge.first_of_present() == len(self.trials) - 1:
+            self._judge.check_together()
         if self._told_gain is not None:
             self._small_gains = self._small_gains + 1 if self._told_gain < self.manner.least_gain else 0
 
