@@ -350,6 +350,13 @@ class TestServingCommand:
             other.kill()
             other.wait()
 
+    def test_what_answers_but_speaks_no_http_serves_no_metrics(self, port):
+        listen = f"import socket; listening = socket.create_server(('127.0.0.1', {port}))"
+        program = listen + "\nwhile True: listening.accept()[0].send(b'hello')"
+        serves = Serves(url=f"http://127.0.0.1:{port}/")
+        with pytest.raises(BadInput, match="no metrics were served at"):
+            tune_command(python(program), BATCH, serves=serves, timeout_s=1.0)
+
     @pytest.mark.parametrize("url", ["localhost:8000", "file:///etc/passwd", ""])
     def test_an_address_that_is_none_is_refused(self, url):
         with pytest.raises(BadInput, match="such as http://localhost:8000/metrics"):

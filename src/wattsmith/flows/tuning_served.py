@@ -1,12 +1,12 @@
 """Trials of a command that serves: it is left to work for a while, and its metrics are read where it serves them."""
 
+import http.client
 import json
 import math
 import re
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def _answer(url: str) -> str | None:
     try:
         with direct.open(url, timeout=ANSWERS_WITHIN_S) as response:
             return str(response.read(MOST_BYTES).decode(errors="replace"))
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return None
 
 
