@@ -67,8 +67,17 @@ def test_a_command_runs_at_the_settings_and_they_come_back(machine, tmp_path):
 
 
 def test_a_lease_is_renewed_while_the_command_runs(machine):
-    code, said = run(["gpu:0/power_limit=300W"], "sleep", "2", duration_s=1.0)
+    code, said = run(["gpu:0/power_limit=300W"], "sleep", "4", duration_s=3.0)
     assert (code, len(said)) == (0, 1)
+    assert machine.setting(0).power_limit_w == 700.0
+
+
+def test_one_device_is_held_as_a_list_of_one(machine, tmp_path):
+    with pytest.raises(BadInput, match=r"such as \['gpu:0'\]"):
+        hold("gpu:0")
+    with hold(["gpu:0"], state=str(tmp_path / "elsewhere")) as lease:
+        lease.set("gpu:0/power_limit", 300.0)
+    assert restore(str(tmp_path / "elsewhere")) == []
     assert machine.setting(0).power_limit_w == 700.0
 
 

@@ -114,6 +114,11 @@ def test_a_function_that_gives_no_metrics_is_told_what_to_give(outcome):
         tune(lambda _: outcome, BATCH)
 
 
+def test_a_file_may_be_given_by_its_name(tmp_path):
+    tune(serve, BATCH, trials=str(tmp_path / "trials.jsonl"))
+    assert (tmp_path / "trials.jsonl").read_text().startswith('{"setting": {"batch": 2}')
+
+
 def test_numbers_may_be_numpys(tmp_path):
     found = tune(
         lambda one: {"energy_j": np.float32(1 / one["batch"]), "steps": np.int64(3), "note": "warm", "odd": np.nan},
@@ -244,7 +249,7 @@ class TestCommand:
         tune_command(command, BATCH, Goal(manner=Manner(budget=2)))
         pids = left.read_text().split()
         assert len(pids) == 2
-        assert not any(is_running(int(pid)) for pid in pids)
+        wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "what was left has ended")
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
     def test_the_command_ends_with_the_search(self, tmp_path, number):

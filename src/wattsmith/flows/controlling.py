@@ -59,9 +59,9 @@ def _looked_at(knob: Knob) -> KnobState:
 def hold(
     devices: Sequence[str],
     *,
-    socket: Path | None = None,
+    socket: Path | str | None = None,
     duration_s: float = DEFAULT_DURATION_S,
-    state: Path | None = None,
+    state: Path | str | None = None,
     shared: bool = False,
     were: Mapping[str, Value] | None = None,
 ) -> Lease | DaemonLease:
@@ -69,16 +69,19 @@ def hold(
 
     Settings made under it come back when it is closed, and when this process ends in whatever way.
     """
+    if isinstance(devices, str):
+        raise BadInput(f"devices are a list of names, such as [{devices!r}]")
     if socket is None:
-        return Lease.take(devices, duration_s=duration_s, state=state, sysfs=_sysfs(), shared=shared, were=were)
+        folder = None if state is None else Path(state)
+        return Lease.take(devices, duration_s=duration_s, state=folder, sysfs=_sysfs(), shared=shared, were=were)
     if were:
         raise BadInput("what a knob was cannot be told to the daemon: only who may set it freely may say so")
-    return DaemonLease.take(devices, socket_path=socket, duration_s=duration_s, shared=shared)
+    return DaemonLease.take(devices, socket_path=Path(socket), duration_s=duration_s, shared=shared)
 
 
-def restore(state: Path | None = None) -> list[PutBack]:
+def restore(state: Path | str | None = None) -> list[PutBack]:
     """Put back every device whose holder has died together with its watchdog, as after a power cut."""
-    return restore_left_behind(state or default_state_folder(), RESTORE_WAIT_S)
+    return restore_left_behind(default_state_folder() if state is None else Path(state), RESTORE_WAIT_S)
 
 
 def forget(name: str, state: Path | None = None) -> Path:

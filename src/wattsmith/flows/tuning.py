@@ -73,7 +73,7 @@ def tune(
     knobs: Knobs,
     goal: Goal | None = None,
     *,
-    trials: Path | None = None,
+    trials: Path | str | None = None,
     watch: Watch | None = None,
     means: Means | None = None,
     say: Say = lambda _: None,
@@ -90,7 +90,8 @@ def tune(
     """
     _require_scipy()
     with turned(measure, as_knobs(knobs), means or Means(), say) as (measured, usable):
-        return _searched(measured, usable, goal or Goal(), trials, watch, say)
+        kept = None if trials is None else Path(trials)
+        return _searched(measured, usable, goal or Goal(), kept, watch, say)
 
 
 def _searched(

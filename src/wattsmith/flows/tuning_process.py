@@ -45,9 +45,24 @@ def running(
     command: Sequence[str], setting: Mapping[str, Level], out: IO[bytes], err: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """COMMAND, just started at SETTING in a group of its own. What is left of that group at the end is killed."""
+    process = None
+    try:
+        with _signals_kept():  # or one that comes just now would find a command that nobody knows of
+            process = _started(command, setting, out, err)
+        yield process
+    finally:
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _started(
+    command: Sequence[str], setting: Mapping[str, Level], out: IO[bytes], err: IO[bytes]
+) -> subprocess.Popen[bytes]:
     environment = {ENVIRONMENT + name.upper().replace("-", "_"): str(level) for name, level in setting.items()}
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [filled(part, setting) for part in command],
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
@@ -59,12 +74,24 @@ def running(
         raise BadInput(f"{command[0]!r} cannot be run: {refused.strerror}") from refused
     except ValueError as impossible:
         raise BadInput(f"the command {list(command)!r} cannot be run: {impossible}") from impossible
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Keep what would interrupt this process until the end of the block; then it comes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handled = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(one))]
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in handled}
     try:
-        yield process
+        yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for one in came:
+        signal.raise_signal(one)
 
 
 def end_gently(process: subprocess.Popen[bytes], grace_s: float) -> None:
