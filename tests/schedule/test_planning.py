@@ -345,3 +345,10 @@ def test_a_series_that_is_too_short_says_what_it_spans():
     with pytest.raises(BadTerm, match="spans 1970-01-01"):
         prices(1.0, 2.0).mean(0.0, 3 * HOUR_S)
     assert math.isclose(prices(1.0, 3.0).mean(0.0, 2 * HOUR_S) * KWH_J, 2.0)
+
+
+def test_a_stretch_has_as_many_slots_at_whatever_moment_it_begins():
+    now_s = 1_794_900_000.0 + 3 * 2**-22  # which, and 100 000 hours, make a sum that is rounded up
+    assert (now_s + 3.6e8) - now_s > 3.6e8
+    with pytest.raises(NoPlan, match="360000000 slots of 1 s until all jobs may be done are too many; take 7200 s"):
+        make_plan([job(deadline_s=now_s + 3.6e8)], pool(1), Wish(now_s=now_s, slot_s=1.0))

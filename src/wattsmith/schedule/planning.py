@@ -189,11 +189,12 @@ def _check_budget(wish: Wish, idle_w: float) -> None:
 
 
 def _grid(jobs: Sequence[Job], nodes: Sequence[PoolNode], wish: Wish, idle_w: float) -> Grid:
-    end_s = _horizon_s(jobs, nodes, wish)
-    slot_s = wish.slot_s or _slot_s(jobs, end_s - wish.now_s, wish)
-    count = max(1, math.ceil((end_s - wish.now_s) / slot_s - 1e-9))
+    # Moments are seconds since 1970, so that their difference is good to a microsecond and no further.
+    span_s = round(_horizon_s(jobs, nodes, wish) - wish.now_s, 6)
+    slot_s = wish.slot_s or _slot_s(jobs, span_s, wish)
+    count = max(1, math.ceil(span_s / slot_s - 1e-9))
     if count > SLOTS_TO_HOLD:
-        least_s = math.ceil((end_s - wish.now_s) / SLOTS_TO_HOLD)
+        least_s = math.ceil(span_s / SLOTS_TO_HOLD)
         raise NoPlan(f"{count} slots of {slot_s:g} s until all jobs may be done are too many; take {least_s} s or more")
     starts = [wish.now_s + place * slot_s for place in range(count)]
     series = {Objective.CARBON: wish.carbon, Objective.COST: wish.tariff}.get(wish.objective)
