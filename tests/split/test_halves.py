@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="CUTS ARE NOT TESTED: torch is not installed
 import torch
 from tests.split.steps import Small, rows
 
-from wattsmith.split.halves import load, loads
+from wattsmith.split.halves import load, loads, opened, sealed
 from wattsmith.split.problems import BatchDoesNotFit, HalfNotRead, StateChanged
 from wattsmith.split.whole import split
 from wattsmith.terms.errors import NotWritten
@@ -128,18 +128,25 @@ def test_a_file_that_is_no_half_is_refused(tmp_path):
             load(tmp_path / name)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.7, 0.999])
+def test_a_half_that_was_damaged_or_cut_short_is_refused(made, share):
+    at = int(share * len(made.data._written))
+    damaged = bytearray(made.data._written)
+    damaged[at] ^= 1
+    for written in (bytes(damaged), made.data._written[:at]):
+        with pytest.raises(HalfNotRead, match=r"no data half|damaged or not whole"):
+            loads(written)
+
+
 @pytest.mark.parametrize("name", ["os.system", "builtins.eval", "torch.hub.load", "torch.load", "torch.nothing"])
 def test_a_half_that_asks_for_more_than_pytorch_is_refused(made, name):
-    import io
     import json
 
-    parts = torch.load(io.BytesIO(made.data._written), weights_only=True)
+    parts = opened(made.data._written)
     facts = json.loads(parts["facts"])
     facts["nodes"].insert(0, ["call_function", "evil", {"function": name}, {"tuple": ["true"]}, {"dict": []}])
-    file = io.BytesIO()
-    torch.save({**parts, "facts": json.dumps(facts)}, file)
     with pytest.raises(HalfNotRead, match=name):
-        loads(file.getvalue())
+        loads(sealed({**parts, "facts": json.dumps(facts)}))
 
 
 def test_a_half_that_cannot_be_written_says_so(made, tmp_path):

@@ -1,6 +1,5 @@
 """The halves as they are used: the data half out of its own file, the training half beside the user's weights."""
 
-import io
 import json
 import re
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from typing import Any
 
 from wattsmith.split.cutting import CutGraphs
 from wattsmith.split.graphfile import Packed, packed_graph
-from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, loads, training_half
+from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, loads, sealed, training_half
 from wattsmith.split.pricing import is_alike
 from wattsmith.split.roles import OPAQUE, Roles
 from wattsmith.split.running import Seen
@@ -80,10 +79,7 @@ def data_file(
         "unlike": unlike,
         "nodes": nodes,
     }
-    file = io.BytesIO()
-    parts = {"facts": json.dumps(facts), "tensors": packed.tensors, "pickled": packed.pickled}
-    torch.save(parts, file)
-    return file.getvalue()
+    return sealed({"facts": json.dumps(facts), "tensors": packed.tensors, "pickled": packed.pickled})
 
 
 def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_hand: Any) -> Any:

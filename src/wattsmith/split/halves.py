@@ -1,6 +1,7 @@
 """The two halves of a cut step: one that is sent to workers as a file, one that shares the user's weights."""
 
 import ast
+import hashlib
 import io
 import json
 import random
@@ -19,6 +20,7 @@ from wattsmith.split.problems import BatchDoesNotFit, HalfNotRead, StateChanged,
 from wattsmith.terms.errors import NotWritten
 
 KIND, VERSION = "wattsmith data half", 1
+_HEAD, _SUM_BYTES = b"wattsmith data half\n", 32
 _SAMPLE = 256  # numbers of a tensor that are looked at in every step, where it does not say itself that it changed
 
 
@@ -33,16 +35,35 @@ def load(path: str | PathLike[str]) -> "SavedHalf":
 
 def loads(written: bytes) -> "SavedHalf":
     """The data half that is WRITTEN as in a file."""
-    import torch
-
-    try:
-        parts = torch.load(io.BytesIO(written), weights_only=True)
-        facts = json.loads(parts["facts"])
-    except Exception as broken:
-        raise HalfNotRead(f"this is no data half, or it is damaged: {first_line(broken)}") from broken
+    parts = opened(written)
+    facts = json.loads(parts["facts"])
     if facts.get("kind") != KIND or facts.get("version") != VERSION:
         raise HalfNotRead(f"this is a {facts.get('kind')!r} of version {facts.get('version')}, not {KIND} {VERSION}")
     return SavedHalf(written, facts, parts["tensors"], parts["pickled"])
+
+
+def sealed(parts: dict[str, Any]) -> bytes:
+    """PARTS as they stand in a file: a line that says what it is, and a sum by which damage is found."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(parts, file)
+    return b"".join((_HEAD, hashlib.sha256(file.getvalue()).digest(), file.getvalue()))
+
+
+def opened(written: bytes) -> dict[str, Any]:
+    """The parts that were sealed. Raises HalfNotRead for anything else, and for what is not as it was written."""
+    import torch
+
+    if not written.startswith(_HEAD):
+        raise HalfNotRead("this is no data half: write one with `made.data.save(FILE)` or `wattsmith split … --save`")
+    body = written[len(_HEAD) + _SUM_BYTES :]
+    if hashlib.sha256(body).digest() != written[len(_HEAD) : len(_HEAD) + _SUM_BYTES]:
+        raise HalfNotRead("this data half is damaged or not whole; copy it again, or write it anew")
+    try:
+        return dict(torch.load(io.BytesIO(body), weights_only=True))
+    except Exception as broken:
+        raise HalfNotRead(f"this data half cannot be read by this PyTorch: {first_line(broken)}") from broken
 
 
 class SavedHalf:
