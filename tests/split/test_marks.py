@@ -156,6 +156,12 @@ def test_what_is_no_tensor_is_for_opaque_steps_alone():
         split(lambda texts: layer(torch.ones(len(texts), 4)).sum(), ["a", "b"])
 
 
+def test_texts_that_a_step_gives_back_are_refused_by_name():
+    batch = {"row": torch.rand(6, 4), "path": list("abcdef")}
+    with pytest.raises(NotSplittable, match=r"gives batch\['path'\] back"):
+        split(lambda batch: ((batch["row"] * 2).sum(), batch["path"]), batch)
+
+
 def test_an_opaque_step_that_returns_something_else_is_refused():
     @opaque
     def wrong(rows):

@@ -141,6 +141,7 @@ def exported(
             for at, one in zip(inputs, given, strict=False):
                 filled[at] = Unseen(leaves[at].path, one) if leaves[at].kind == THING else one
             flat, form = tree_flatten(call(rebuilt(structure, like, filled)))
+            _refuse_things(flat)
             forms[:], outputs[:] = [form], []
             dynamic = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool
             kept = [one for one in flat if isinstance(one, dynamic)]
@@ -181,6 +182,16 @@ def exported(
     traced = _flat(program, named, held, exporter, [leaves[at].kind for at in inputs], batch_at)
     traced.outputs, traced.output_form = list(outputs), forms[0]
     return traced
+
+
+def _refuse_things(outputs: Sequence[Any]) -> None:
+    """Texts and objects of the batch are for opaque steps: only tensors cross, so nobody could give them back."""
+    for one in outputs:
+        if isinstance(one, Unseen):
+            raise NotSplittable(
+                f"the step gives {one._path} back, which is no tensor and does not cross. Leave it out of what the "
+                "step returns; or let an @wattsmith.opaque function make a tensor of it, such as its number in a list."
+            )
 
 
 @contextmanager
