@@ -150,9 +150,20 @@ def test_one_slot_is_enough():
     assert [int(batch[0]) for batch in feeder] == list(range(20))
 
 
-def test_a_limit_that_holds_nothing_is_refused():
-    with pytest.raises(BadTerm, match="memory_limit_bytes must be at least"):
-        iter(Feeder(Plain(4), num_workers=1, memory_limit_bytes=10))
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"memory_limit_bytes": 10}, "memory_limit_bytes must be at least 65536 bytes, got 10"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+        ({"lease_s": 0}, "lease_s must be positive, got 0"),
+        ({"data": 5}, "data is the data half of a split, called with a batch and a seed, got 5"),
+        ({"num_workers": "auto", "max_workers": 0}, "max_workers must be at least 1, got 0"),
+        ({"num_workers": "2"}, "num_workers is a number or \"auto\", got '2'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_at_once(settings, said):
+    with pytest.raises(BadTerm, match=said):
+        Feeder(Plain(4), **{"num_workers": 1, **settings})
 
 
 @pytest.mark.parametrize(

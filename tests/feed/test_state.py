@@ -161,6 +161,13 @@ def test_any_sampler_is_put_back_where_it_was(sampler):
     assert [batch.tolist() for batch in resumed] == expected
 
 
+def test_a_state_that_is_not_whole_says_what_it_lacks():
+    state = Feeder(Plain(4)).state_dict()
+    del state["seed"], state["epoch"]
+    with pytest.raises(BadInput, match=r"not whole: it lacks epoch, seed\."):
+        Feeder(Plain(4)).load_state_dict(state)
+
+
 @pytest.mark.parametrize("state", [{"_num_yielded": 3}, {"wattsmith": 99}, 5], ids=str)
 def test_a_state_of_something_else_is_refused(state):
     with pytest.raises(BadInput, match="no state of a Feeder"):

@@ -24,7 +24,7 @@ from wattsmith.feed.progress import Progress, Shard
 from wattsmith.feed.remote import LOCAL, Elsewhere
 from wattsmith.feed.reporting import Counts, EnergyWindow, FeedReport, LiveLine, energy_of
 from wattsmith.feed.seeding import RunSeed, order_seed
-from wattsmith.feed.slots import Slots, memory_allowed_bytes
+from wattsmith.feed.slots import SMALLEST_BYTES, Slots, memory_allowed_bytes
 from wattsmith.feed.source import Rotation, Samples, Source
 from wattsmith.terms.engines import WorkerEngine
 from wattsmith.terms.errors import BadTerm
@@ -93,6 +93,7 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     ) -> None:
         self.num_workers: int
         self._iterator: PooledIterator | None
+        _refuse_what_makes_no_sense(data, seed, memory_limit_bytes, lease_s, max_workers)
         self._elsewhere = Elsewhere(engine=engine, listen=listen, token_file=token_file)
         if not self._elsewhere.here and not num_workers:
             raise BadTerm(f'workers from elsewhere need places: num_workers is a number or "auto", got {num_workers!r}')
@@ -350,6 +351,22 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
 
         context = self.multiprocessing_context
         return torch.multiprocessing.get_context() if context is None else context
+
+
+def _refuse_what_makes_no_sense(
+    data: Any, seed: Any, memory_limit_bytes: int | None, lease_s: float | None, max_workers: int | None
+) -> None:
+    """Complain about what a DataLoader does not have, now rather than in the middle of an epoch."""
+    if data is not None and not callable(data):
+        raise BadTerm(f"data is the data half of a split, called with a batch and a seed, got {data!r:.80}")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise BadTerm(f"seed must be a whole number, got {seed!r}")
+    if memory_limit_bytes is not None and memory_limit_bytes < SMALLEST_BYTES:
+        raise BadTerm(f"memory_limit_bytes must be at least {SMALLEST_BYTES} bytes, got {memory_limit_bytes}")
+    if lease_s is not None and not lease_s > 0:
+        raise BadTerm(f"lease_s must be positive, got {lease_s}")
+    if max_workers is not None and max_workers < 1:
+        raise BadTerm(f"max_workers must be at least 1, got {max_workers}")
 
 
 def _wraps(batch_sampler: Any, sampler: Any) -> bool:

@@ -14,6 +14,18 @@ from wattsmith.feed.order import Anchor
 from wattsmith.terms.errors import BadInput
 
 FORMAT = 1
+_KEPT = {
+    "seed",
+    "epoch",
+    "finished",
+    "delivered",
+    "ahead",
+    "order",
+    "turn",
+    "streams",
+    "cut",
+    "_IterableDataset_len_called",
+}
 
 
 @dataclass(slots=True)
@@ -133,6 +145,10 @@ class Progress:
             raise BadInput(
                 f"this is no state of a Feeder in format {FORMAT}: {str(state)[:80]!r}. "
                 "Load what Feeder.state_dict() gave."
+            )
+        if missing := sorted(_KEPT - state.keys()):
+            raise BadInput(
+                f"this state of a Feeder is not whole: it lacks {', '.join(missing)}. Load another checkpoint."
             )
         if iterable != bool(state["streams"]):
             raise BadInput("this state is of another kind of dataset (map-style or iterable) than the Feeder's")
