@@ -289,6 +289,41 @@ def test_the_exact_plan_is_never_dearer_and_keeps_the_budget():
     assert max(drawn_w(exact, one.from_s) for one in exact.stretches) <= 150.0 * (1 + 1e-6)
 
 
+def test_the_exact_plan_puts_a_large_job_on_the_large_machine():
+    nodes = [*pool(1, memory_bytes=16 * GIB), PoolNode(name="large", kind="gpu", memory_bytes=80 * GIB)]
+    jobs = [job("a", memory=60 * GIB), job("b", memory=60 * GIB), job("c", memory=6 * GIB)]
+    plan = make_plan(jobs, nodes, wish(exact=True, deadline_s=2 * HOUR_S))
+    assert {one.job: one.node for one in plan.stretches} == {"a": "large", "b": "large", "c": "n0"}
+    assert spans(plan, "a") != spans(plan, "b")
+
+
+@pytest.mark.parametrize(("resume_s", "hours"), [(0.0, 3.0), (600.0, 3.5), (3000.0, 3.0)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_a_pause_loses_is_planned_for_exactly_too(resume_s, hours, exact):
+    carbon = prices(*[100.0, 500.0] * 4)
+    work = job(hours=3, pausable=True, resume_s=resume_s)
+    plan = make_plan([work], pool(1), wish(exact=exact, objective=Objective.CARBON, carbon=carbon))
+    assert sum(one.steps for one in plan.stretches) == pytest.approx(hours * HOUR_S)
+
+
+def test_a_job_that_is_shorter_than_what_a_pause_loses_is_planned_exactly_too():
+    work = job(hours=0.01, pausable=True, resume_s=300.0)
+    plan = make_plan([work], pool(1), wish(exact=True))
+    assert sum(one.steps for one in plan.stretches) == pytest.approx(36.0)
+
+
+def test_a_job_that_pauses_in_an_exact_plan_keeps_to_one_number_of_devices():
+    one, two = (
+        Need(kind="gpu", devices=devices, response=response(*((step_s / devices, power_w) for step_s, power_w in rows)))
+        for devices, rows in ((1, [(1.0, 100.0)]), (2, [(1.1, 110.0)]))
+    )
+    jobs = [job(hours=5, needs=(one, two), pausable=True), job("b", hours=1)]
+    plan = make_plan(jobs, pool(2), wish(exact=True, deadline_s=4 * HOUR_S))
+    mine = [stretch for stretch in plan.stretches if stretch.job == "a"]
+    assert {len(stretch.devices) for stretch in mine} == {2}
+    assert sum(stretch.steps for stretch in mine) == pytest.approx(5 * HOUR_S)
+
+
 def test_a_series_is_read_however_its_times_are_written(tmp_path):
     for name, first, second in (
         ("iso", "2020-01-13 00:00:00", "2020-01-13 01:00:00"),

@@ -6,7 +6,7 @@ plan of the same jobs can cost less.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattsmith.schedule.curves import energy_hull
@@ -45,10 +45,7 @@ class Column:
 def _ways(job: Job, nodes: Sequence[PoolNode]) -> Iterator[tuple[Need, OperatingPoint]]:
     for need in job.needs:
         fits = any(
-            node.kind == need.kind
-            and node.usable >= need.devices
-            and (need.memory_bytes is None or node.memory_bytes is None or need.memory_bytes <= node.memory_bytes)
-            for node in nodes
+            node.kind == need.kind and node.usable >= need.devices and _holds(node, need.memory_bytes) for node in nodes
         )
         if fits:
             yield from ((need, point) for point in energy_hull(need.response))
@@ -177,37 +174,20 @@ def place_exactly(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid, *,
         raise NoPlan(f"{len(columns)} choices are too many for an exact plan; use longer slots, or leave out --exact")
     # A column is either taken or not (it then counts in the budget), and used for a share of its time (which costs).
     count = len(columns)
-    rows: list[tuple[list[int], list[float], float, float]] = []
-    for place in range(len(jobs)):
+    rows = Rows(variables=2 * count)
+    for place, job in enumerate(jobs):
         mine = [n for n, column in enumerate(columns) if column.job == place]
-        done = [1.0 if columns[n].whole else columns[n].point.rate * grid.slot_s / jobs[place].steps for n in mine]
-        rows.append(([count + n for n in mine], done, 1.0, 1.0))
-        for slot in range(grid.count):
-            here = [n for n in mine if slot in columns[n].slots]
-            if here:
-                rows.append((here, [1.0] * len(here), 0.0, 1.0))
+        _do_the_work(rows, job, mine, columns, grid)
+        _keep_to_one_way(rows, mine, columns)
     for n, column in enumerate(columns):
-        rows.append(([count + n, n], [1.0, -1.0], 0.0 if column.whole else -np.inf, 0.0))
-    kinds = {kind: sum(node.usable for node in nodes if node.kind == kind) for kind in {node.kind for node in nodes}}
-    at = [[n for n, column in enumerate(columns) if slot in column.slots] for slot in range(grid.count)]
-    for slot, here in enumerate(at):
-        if here and math.isfinite(grid.free_w[slot]):
-            rows.append((here, [_draws_w(columns[n]) for n in here], 0.0, grid.free_w[slot]))
-        for kind, most in kinds.items():
-            mine = [n for n in here if columns[n].need.kind == kind]
-            if mine:
-                rows.append((mine, [float(columns[n].need.devices) for n in mine], 0.0, float(most)))
-    numbers = np.repeat(np.arange(len(rows)), [len(row[0]) for row in rows])
-    matrix = sparse.csr_matrix(
-        (np.concatenate([row[1] for row in rows]), (numbers, np.concatenate([row[0] for row in rows]))),
-        shape=(len(rows), 2 * count),
-    )
+        rows.add({count + n: 1.0, n: -1.0}, 0.0 if column.whole else -math.inf, 0.0)
+    _keep_to_what_there_is(rows, columns, nodes, grid)
     costs = [_cost(column, grid) for column in columns]
     scale = max(map(abs, costs), default=1.0) or 1.0
     solved = optimize.milp(
-        np.concatenate([np.zeros(count), np.array(costs) / scale]),
-        constraints=optimize.LinearConstraint(matrix, [row[2] for row in rows], [row[3] for row in rows]),
-        integrality=np.concatenate([np.ones(count), np.zeros(count)]),
+        np.concatenate([np.zeros(count), np.array(costs) / scale, np.zeros(rows.variables - 2 * count)]),
+        constraints=optimize.LinearConstraint(rows.matrix(sparse), rows.least, rows.most),
+        integrality=np.concatenate([np.ones(count), np.zeros(rows.variables - count)]),
         bounds=optimize.Bounds(0, 1),
         options={"time_limit": within_s, "mip_rel_gap": 1e-4},
     )
@@ -216,7 +196,97 @@ def place_exactly(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid, *,
             f"no exact plan was found within {format_quantity(within_s, 'time')}: {solved.message}; "
             "allow more power, devices or time, or leave out --exact"
         )
-    return _slotted(jobs, nodes, grid, columns, solved.x[count:])
+    return _slotted(jobs, nodes, grid, columns, solved.x[count : 2 * count])
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of a linear program, and how many variables it has, each from 0 to 1."""
+
+    variables: int
+    values: list[dict[int, float]] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
+    most: list[float] = field(default_factory=list)
+
+    def add(self, values: dict[int, float], least: float, most: float) -> None:
+        self.values.append(values)
+        self.least.append(least)
+        self.most.append(most)
+
+    def new(self) -> int:
+        """A variable more."""
+        self.variables += 1
+        return self.variables - 1
+
+    def matrix(self, sparse: Any) -> Any:
+        entries = [(row, place, value) for row, values in enumerate(self.values) for place, value in values.items()]
+        number, place, value = zip(*entries, strict=True)
+        return sparse.csr_matrix((value, (number, place)), shape=(len(self.values), self.variables))
+
+
+def _do_the_work(rows: Rows, job: Job, mine: Sequence[int], columns: Sequence[Column], grid: Grid) -> None:
+    """All steps are done, one column at a time, and each time that the job goes on after a pause costs some more."""
+    count = len(columns)
+    done = {count + n: 1.0 if columns[n].whole else columns[n].point.rate * grid.slot_s / job.steps for n in mine}
+    fastest = max((columns[n].point.rate for n in mine), default=0.0)
+    lost = (job.resume_s + (job.pause_every_s or 0.0)) * fastest / job.steps if job.pausable else 0.0
+    before: set[int] = set()
+    starts: list[int] = []
+    for slot in range(grid.count):
+        here = {n for n in mine if slot in columns[n].slots}
+        if here:
+            rows.add(dict.fromkeys(here, 1.0), 0.0, 1.0)
+        if here and lost:
+            begins = rows.new()
+            rows.add(
+                {begins: 1.0} | dict.fromkeys(before - here, 1.0) | dict.fromkeys(here - before, -1.0), 0.0, math.inf
+            )
+            starts.append(begins)
+            done[begins] = -lost
+            # A slot before one that is taken too is used to its end: else there would be a pause that nobody counts.
+            used = dict.fromkeys((count + n for n in before), 1.0)
+            both = dict.fromkeys(before ^ here, -1.0) | dict.fromkeys(before & here, -2.0)
+            rows.add(used | both, -1.0, math.inf)
+        before = here
+    if lost:
+        rows.add(dict.fromkeys(starts, 1.0), 1.0, math.inf)
+    rows.add(done, 1.0 - lost, 1.0 - lost)
+
+
+def _keep_to_one_way(rows: Rows, mine: Sequence[int], columns: Sequence[Column]) -> None:
+    """A job that pauses goes on with as many devices of the kind that it began on."""
+    ways: dict[int, list[int]] = {}
+    for n in mine:
+        if not columns[n].whole:
+            ways.setdefault(id(columns[n].need), []).append(n)
+    if len(ways) < 2:
+        return
+    taken = {rows.new(): way for way in ways.values()}
+    rows.add(dict.fromkeys(taken, 1.0), 0.0, 1.0)
+    for way_taken, way in taken.items():
+        for n in way:
+            rows.add({n: 1.0, way_taken: -1.0}, -math.inf, 0.0)
+
+
+def _keep_to_what_there_is(rows: Rows, columns: Sequence[Column], nodes: Sequence[PoolNode], grid: Grid) -> None:
+    """In each slot: no more power than is free, and of each kind no more devices than have the memory."""
+    sizes = {(column.need.kind, column.need.memory_bytes or 0.0) for column in columns}
+    usable = {
+        (kind, size): sum(node.usable for node in nodes if node.kind == kind and _holds(node, size))
+        for kind, size in sizes
+    }
+    for slot in range(grid.count):
+        here = [n for n, column in enumerate(columns) if slot in column.slots]
+        if here and math.isfinite(grid.free_w[slot]):
+            rows.add({n: _draws_w(columns[n]) for n in here}, 0.0, grid.free_w[slot])
+        for (kind, size), most in usable.items():
+            mine = [n for n in here if columns[n].need.kind == kind and (columns[n].need.memory_bytes or 0.0) >= size]
+            if mine:
+                rows.add({n: float(columns[n].need.devices) for n in mine}, 0.0, float(most))
+
+
+def _holds(node: PoolNode, size_bytes: float | None) -> bool:
+    return not size_bytes or node.memory_bytes is None or size_bytes <= node.memory_bytes
 
 
 def _slotted(
@@ -229,10 +299,9 @@ def _slotted(
     for node in nodes:
         busy[node.name][list(node.excluded)] = True
     placed = []
-    order = sorted(
-        range(len(jobs)), key=lambda place: -max((c.need.devices for c in columns if c.job == place), default=0)
-    )
-    for place in order:
+    used_by = {columns[n].job: columns[n].need for n in range(len(columns)) if used[n] > 1e-7}
+    by_size = sorted(nodes, key=lambda node: math.inf if node.memory_bytes is None else node.memory_bytes)
+    for place in sorted(used_by, key=lambda place: (-used_by[place].devices, -(used_by[place].memory_bytes or 0.0))):
         mine = [(columns[n], float(used[n])) for n in range(len(columns)) if columns[n].job == place and used[n] > 1e-7]
         pieces = sorted(
             (
@@ -244,9 +313,9 @@ def _slotted(
         )
         need = mine[0][0].need
         slots = [piece.slot for piece in pieces]
-        for node in nodes:
+        for node in by_size:
             free = [d for d in range(node.count) if not busy[node.name][d, slots].any()]
-            if node.kind == need.kind and len(free) >= need.devices:
+            if node.kind == need.kind and _holds(node, need.memory_bytes) and len(free) >= need.devices:
                 devices = tuple(free[: need.devices])
                 busy[node.name][np.ix_(devices, slots)] = True
                 cost = sum(share * _cost(column, grid) for column, share in mine)
@@ -255,5 +324,8 @@ def _slotted(
                 )
                 break
         else:
-            raise NoPlan(f"the exact plan counts devices by kind, and {jobs[place].name!r} finds none free on one node")
+            raise NoPlan(
+                f"the exact plan counts devices by kind, and {jobs[place].name!r} finds none free on one node; "
+                "leave out --exact"
+            )
     return Slotted(placed=tuple(placed))

@@ -397,7 +397,7 @@ def _in_parts(
         if taken is None:
             return None
         pieces = _pieces(taken, ladders, lengths_s)
-        pauses = sum(b.slot > a.slot + 1 for a, b in itertools.pairwise(pieces))
+        pauses = sum(_pauses_between(a, b, grid) for a, b in itertools.pairwise(pieces))
         due = job.steps + pauses * lost * max(point.rate for point in fits)
         if due <= asked * (1 + EPSILON):
             break
@@ -410,6 +410,11 @@ def _in_parts(
         cost += energy_ratio * float(prices[piece.slot])
         rank += energy_ratio * float(prices[piece.slot] + extra[piece.slot])
     return pieces, cost, rank
+
+
+def _pauses_between(one: Piece, other: Piece, grid: Grid) -> bool:
+    ends_s, begins_s = one.slot * grid.slot_s + one.until_s, other.slot * grid.slot_s + other.from_s
+    return begins_s > ends_s + EPSILON * grid.slot_s
 
 
 def _taken(rises: Sequence[tuple[float, int, int, float]], steps: float) -> dict[int, tuple[int, float]] | None:
