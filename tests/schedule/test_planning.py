@@ -289,6 +289,21 @@ def test_the_exact_plan_is_never_dearer_and_keeps_the_budget():
     assert max(drawn_w(exact, one.from_s) for one in exact.stretches) <= 150.0 * (1 + 1e-6)
 
 
+def test_an_exact_plan_for_least_time_ends_first():
+    jobs = [job("a", curve=TWO), job("b", curve=TWO, pausable=True)]
+    plan = make_plan(jobs, pool(2), wish(exact=True, objective=Objective.TIME, deadline_s=9 * HOUR_S))
+    assert plan.end_s == pytest.approx(HOUR_S)
+
+
+def test_an_exact_plan_takes_as_few_devices_as_possible_where_that_is_asked():
+    one, two = (Need(kind="gpu", devices=n, response=response((1 / n**2, 100.0))) for n in (1, 2))
+    work = job(needs=(one, two), fewest_devices=True)
+    assert make_plan([work], pool(2), wish(exact=True)).stretches[0].devices == (0,)
+    hurried = replace(work, deadline_s=HOUR_S / 2)
+    plan = make_plan([hurried], pool(2), Wish(now_s=0.0, slot_s=900.0, exact=True))
+    assert plan.stretches[0].devices == (0, 1)
+
+
 def test_the_exact_plan_puts_a_large_job_on_the_large_machine():
     nodes = [*pool(1, memory_bytes=16 * GIB), PoolNode(name="large", kind="gpu", memory_bytes=80 * GIB)]
     jobs = [job("a", memory=60 * GIB), job("b", memory=60 * GIB), job("c", memory=6 * GIB)]

@@ -66,7 +66,9 @@ def make_plan(
     grid = _grid(jobs, nodes, wish, idle_w)
     sigmas = NormalDist().inv_cdf(1 - wish.overshoots)
     if wish.exact:
-        slotted, method = place_exactly(jobs, nodes, _narrowed(grid, jobs, sigmas)), "exact"
+        jobs = [_on_the_fewest(job, grid) for job in jobs]
+        soonest = wish.objective is Objective.TIME
+        slotted, method = place_exactly(jobs, nodes, _narrowed(grid, jobs, sigmas), soonest=soonest), "exact"
         bound = bound_of(jobs, nodes, grid)
     else:
         bound = None if wish.objective is Objective.TIME else bound_of(jobs, nodes, grid)
@@ -156,6 +158,16 @@ def _settable(need: Need, nodes: Sequence[PoolNode]) -> Need:
     if not points:
         raise NoPlan(f"no setting is allowed on every {need.kind}; leave out --exact")
     return replace(need, response=replace(need.response, points=points))
+
+
+def _on_the_fewest(job: Job, grid: Grid) -> Job:
+    """JOB on the fewest devices that could keep its deadline, where as few as possible are asked for."""
+    if not job.fewest_devices:
+        return job
+    left_s = (job.deadline_s or grid.end_s) - max(grid.begin_s, job.release_s or grid.begin_s)
+    in_time = [need for need in job.needs if job.steps <= max(p.rate for p in need.response.points) * left_s]
+    fewest = min(need.devices for need in in_time or job.needs)
+    return replace(job, needs=tuple(need for need in in_time or job.needs if need.devices == fewest))
 
 
 def _has_memory(need: Need, node: PoolNode) -> bool:

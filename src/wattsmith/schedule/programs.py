@@ -15,6 +15,7 @@ from wattsmith.terms.errors import ExtraNeeded
 from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.schedule import Job, Need, NoPlan, OperatingPoint, PoolNode
 
+TIES = 1e-4  # what cost counts beside the end, where the plan that ends first is asked for
 MOST_COLUMNS = 200_000  # above that the linear program takes longer than it is worth
 
 
@@ -151,8 +152,12 @@ def bound_of(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid) -> Boun
     return Bound(cost=float(solved.fun), worth_w=tuple(float(each) for each in worth_w))
 
 
-def place_exactly(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid, *, within_s: float = 60.0) -> Slotted:
-    """The plan of least cost, as good as HiGHS finds it WITHIN_S. Budgets hold at every moment, not on average.
+def place_exactly(
+    jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid, *, soonest: bool = False, within_s: float = 60.0
+) -> Slotted:
+    """The plan of least cost, or SOONEST that which ends first, as good as HiGHS finds it WITHIN_S.
+
+    Budgets hold at every moment, not on average.
 
     Devices are counted by kind. Raises NoPlan where there is none, or none was found.
     """
@@ -182,10 +187,15 @@ def place_exactly(jobs: Sequence[Job], nodes: Sequence[PoolNode], grid: Grid, *,
     for n, column in enumerate(columns):
         rows.add({count + n: 1.0, n: -1.0}, 0.0 if column.whole else -math.inf, 0.0)
     _keep_to_what_there_is(rows, columns, nodes, grid)
-    costs = [_cost(column, grid) for column in columns]
-    scale = max(map(abs, costs), default=1.0) or 1.0
+    end = _end_of_all(rows, columns, grid) if soonest else None
+    costs = np.array([_cost(column, grid) for column in columns])
+    least = np.zeros(rows.variables)
+    least[count : 2 * count] = costs / (np.abs(costs).max(initial=0.0) or 1.0)
+    if end is not None:
+        least *= TIES
+        least[end] = 1.0
     solved = optimize.milp(
-        np.concatenate([np.zeros(count), np.array(costs) / scale, np.zeros(rows.variables - 2 * count)]),
+        least,
         constraints=optimize.LinearConstraint(rows.matrix(sparse), rows.least, rows.most),
         integrality=np.concatenate([np.ones(count), np.zeros(rows.variables - count)]),
         bounds=optimize.Bounds(0, 1),
@@ -251,6 +261,16 @@ def _do_the_work(rows: Rows, job: Job, mine: Sequence[int], columns: Sequence[Co
     if lost:
         rows.add(dict.fromkeys(starts, 1.0), 1.0, math.inf)
     rows.add(done, 1.0 - lost, 1.0 - lost)
+
+
+def _end_of_all(rows: Rows, columns: Sequence[Column], grid: Grid) -> int:
+    """The variable that is no less than the end of any column that is used, as a share of the grid."""
+    count, end = len(columns), rows.new()
+    for n, column in enumerate(columns):
+        last = column.slots[-1] / grid.count
+        part = column.last_share / grid.count
+        rows.add({n: last + part, end: -1.0} if column.whole else {n: last, count + n: part, end: -1.0}, -math.inf, 0.0)
+    return end
 
 
 def _keep_to_one_way(rows: Rows, mine: Sequence[int], columns: Sequence[Column]) -> None:
