@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, lists, tuples
 from tests.schedule.test_curves import response
 
+from wattsmith.schedule.order import in_order
 from wattsmith.schedule.planning import Wish, make_plan
 from wattsmith.schedule.series import KWH_J, Series, read_series
-from wattsmith.schedule.slots import in_order
 from wattsmith.terms.errors import BadInput, BadTerm
 from wattsmith.terms.schedule import Doubt, Job, Need, NoPlan, Objective, PoolNode
 

@@ -15,8 +15,9 @@ from wattsmith.flows.job_runner import RUNNER
 from wattsmith.flows.machine import describe_machine
 from wattsmith.flows.planning import with_sheet
 from wattsmith.flows.service_options import ServiceOptions
-from wattsmith.schedule.deciding import SIGMAS, PoolState, why_over_budget
+from wattsmith.schedule.deciding import PoolState, why_over_budget
 from wattsmith.schedule.job_files import read_pool
+from wattsmith.schedule.needs import SIGMAS
 from wattsmith.terms.errors import BadInput
 from wattsmith.terms.facts import as_plain
 from wattsmith.terms.jobs import AttemptStatus, JobEngine

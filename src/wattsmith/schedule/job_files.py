@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattsmith.schedule.slots import circle_in
+from wattsmith.schedule.order import circle_in
 from wattsmith.schedule.yaml_tree import Value, Wrongs, read_tree
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.quantity import parse_quantity

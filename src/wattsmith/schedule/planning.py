@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from wattsmith.schedule.curves import thinned
-from wattsmith.schedule.deciding import limits_asked, settable
 from wattsmith.schedule.guard import OVERSHOOTS
+from wattsmith.schedule.needs import has_memory, limits_asked, settable
+from wattsmith.schedule.order import in_order
 from wattsmith.schedule.programs import Bound, bound_of, place_exactly
 from wattsmith.schedule.series import HOUR_S, Series, iso
-from wattsmith.schedule.slots import Grid, Room, Slotted, in_order, place_all, stretches_of
+from wattsmith.schedule.slots import Grid, Room, Slotted, place_all, stretches_of
 from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.schedule import Job, Need, NoPlan, Objective, Plan, PoolNode, Stretch, idle_unknown_of
 
@@ -125,13 +126,13 @@ def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int], *, 
             f"{job.name!r} runs on {', '.join(sorted({need.kind for need in job.needs}))}, and the pool has "
             f"{', '.join(sorted({node.kind for node in nodes}))}"
         )
-    roomy = [need for need in kinds if any(node.kind == need.kind and _has_memory(need, node) for node in nodes)]
+    roomy = [need for need in kinds if any(node.kind == need.kind and has_memory(need, node) for node in nodes)]
     if not roomy:
         raise NoPlan(_too_large(job, kinds, nodes, sizes))
     fitting = [
         need
         for need in roomy
-        if any(node.kind == need.kind and _has_memory(need, node) and node.usable >= need.devices for node in nodes)
+        if any(node.kind == need.kind and has_memory(need, node) and node.usable >= need.devices for node in nodes)
     ]
     if not fitting:
         most = max(node.usable for node in nodes)
@@ -168,10 +169,6 @@ def _on_the_fewest(job: Job, grid: Grid) -> Job:
     in_time = [need for need in job.needs if job.steps <= max(p.rate for p in need.response.points) * left_s]
     fewest = min(need.devices for need in in_time or job.needs)
     return replace(job, needs=tuple(need for need in in_time or job.needs if need.devices == fewest))
-
-
-def _has_memory(need: Need, node: PoolNode) -> bool:
-    return need.memory_bytes is None or node.memory_bytes is None or need.memory_bytes <= node.memory_bytes
 
 
 def _too_large(job: Job, needs: Sequence[Need], nodes: Sequence[PoolNode], sizes: Mapping[str, int]) -> str:

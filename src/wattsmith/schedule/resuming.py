@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattsmith.schedule.deciding import PoolState, Running, settable
+from wattsmith.schedule.deciding import PoolState, Running
+from wattsmith.schedule.needs import settable
 from wattsmith.terms.schedule import Job, Need, OperatingPoint, PoolNode
 from wattsmith.terms.work import Setting
 

@@ -9,10 +9,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from wattsmith.schedule.curves import energy_hull
+from wattsmith.schedule.needs import has_memory
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.schedule import Job, Need, NoPlan, Objective, OperatingPoint, PoolNode, Stretch
@@ -146,40 +146,6 @@ def _usable(node: PoolNode, count: int) -> Any:
     return free
 
 
-def in_order(jobs: Sequence[Job]) -> list[Job]:
-    """JOBS so that each comes after those it waits for. Raises NoPlan that names a circle."""
-    by_name = {job.name: job for job in jobs}
-    if len(by_name) < len(jobs):
-        twice = sorted({job.name for job in jobs if sum(other.name == job.name for other in jobs) > 1})
-        raise NoPlan(f"two jobs are called {twice[0]!r}; give each a name of its own")
-    for job in jobs:
-        for name in job.after:
-            if name not in by_name:
-                raise NoPlan(f"job {job.name!r} waits for {name!r}, which is not among the jobs")
-    if circle := circle_in({job.name: job.after for job in jobs}):
-        raise NoPlan(f"jobs wait for each other in a circle: {' after '.join(circle)}")
-    done: dict[str, Job] = {}
-    left = list(reversed(jobs))
-    while left:
-        job = left[-1]
-        before = [by_name[name] for name in job.after if name not in done]
-        if before and job.name not in done:
-            left.extend(reversed(before))
-        else:
-            done.setdefault(job.name, left.pop())
-    return list(done.values())
-
-
-def circle_in(after: Mapping[str, Sequence[str]]) -> list[str]:
-    """Names that wait for each other, each for the next and the last for the first; empty: there are none."""
-    try:
-        TopologicalSorter(after).prepare()
-    except CycleError as circle:
-        names: list[str] = circle.args[1]  # each before the next
-        return names[::-1]
-    return []
-
-
 def place_all(
     jobs: Sequence[Job],
     room: Room,
@@ -222,7 +188,7 @@ def place(job: Job, room: Room, objective: Objective, release_s: float, prices: 
         if best is not None and job.fewest_devices and need.devices > best[1].need.devices:
             break
         for node in sorted(room.nodes, key=lambda one: not room.untouched[one.name]):
-            if node.kind != need.kind or node.usable < need.devices or not _memory_fits(need, node):
+            if node.kind != need.kind or node.usable < need.devices or not has_memory(need, node):
                 continue
             if not any(node.allows(point.setting) for point in need.response.points):
                 continue
@@ -244,10 +210,6 @@ def place(job: Job, room: Room, objective: Objective, release_s: float, prices: 
     if best is None:
         raise NoPlan(_why_not(job, room, release_s, deadline_s))
     return best[1]
-
-
-def _memory_fits(need: Need, node: PoolNode) -> bool:
-    return need.memory_bytes is None or node.memory_bytes is None or need.memory_bytes <= node.memory_bytes
 
 
 def _devices(free: Any, count: int, first: int) -> tuple[int, ...]:

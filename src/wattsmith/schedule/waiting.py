@@ -3,17 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from wattsmith.schedule.deciding import (
-    AGE_S,
-    LOOKS,
-    PoolState,
-    affordable,
-    has_memory,
-    limits_asked,
-    more_w,
-    settable,
-    timely,
-)
+from wattsmith.schedule.deciding import AGE_S, LOOKS, PoolState, timely
+from wattsmith.schedule.needs import affordable, has_memory, limits_asked, more_w, settable
 from wattsmith.terms.quantity import format_quantity
 from wattsmith.terms.schedule import Need, PoolNode
 
