@@ -12,7 +12,8 @@ without noise" is the program's own measured curve, smoothed: no guess made befo
 "Halving, no record" may look as often as we may, and knows nothing.
 
 Zeus (zeus-traces): training at power limits, a network left out with all its batches; the same method, nothing set
-anew, and no bars. --sweep takes others: program, setting, time_s, power_w, and features by our names.
+anew, and no bars. --sweep takes others: program, setting, time_s, power_w, group and knob (clock or
+power_limit) where they differ, and features by our names.
 
 H200: real networks beside the shipped record of synthetic ones; see matching/families.py for what that is.
 

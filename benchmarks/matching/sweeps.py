@@ -106,7 +106,10 @@ def zeus_sweeps(data: Path) -> list[Sweep]:
 
 
 def own_sweep(path: Path) -> Sweep:
-    """Any other sweep: a CSV with program, setting, time_s, power_w, and columns of features named as ours."""
+    """Any other sweep: a CSV with program, setting, time_s, power_w, and columns of features named as ours.
+
+    A group, where there is such a column, is left out whole; a knob is clock, or power_limit.
+    """
     rows: dict[str, dict[float, Mapping[str, str]]] = {}
     for row in _rows(path):
         rows.setdefault(row["program"], {})[float(row["setting"])] = row
@@ -114,7 +117,7 @@ def own_sweep(path: Path) -> Sweep:
     for name, by in rows.items():
         levels = sorted(by)
         usual = by[levels[-1]]
-        kept = ("program", "group", "setting", "time_s", "power_w")
+        kept = ("program", "group", "knob", "setting", "time_s", "power_w")
         others = {key: value for key, value in usual.items() if key not in kept}
         features: dict[str, float | None] = {key: float(value) if value else None for key, value in others.items()}
         points.append(
@@ -125,6 +128,7 @@ def own_sweep(path: Path) -> Sweep:
                     levels,
                     [float(by[level]["time_s"]) for level in levels],
                     [float(by[level]["power_w"]) for level in levels],
+                    usual.get("knob") or "clock",
                 ),
             )
         )  # fmt: skip
