@@ -91,6 +91,12 @@ def test_the_exit_code_is_the_jobs_and_its_output_is_followed(folder, wattsmith_
     assert json.loads(job)["attempts"][0]["result"]["exit_code"] == 7
 
 
+def test_a_job_that_is_refused_at_once_is_no_success(folder, wattsmith_here):
+    (folder / "job.yaml").write_text(JOB.format(code=0) + "gpus: 4\n")
+    out, _ = wattsmith_here("submit", folder / "job.yaml", code=1)
+    assert "it needs 4 devices of one machine" in out
+
+
 def test_jobs_are_listed_shown_logged_and_cancelled(folder, wattsmith_here):
     (folder / "train.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(60)\n")
     out, _ = wattsmith_here("submit", folder / "job.yaml", "--json")

@@ -61,14 +61,13 @@ def submit_command(
         ready = _ready(path)
         key = None if ready.structure is None else asked.keep_structure(ready.structure)
         job = asked.submit(ready.written, ready.files, structure=key, once=uuid.uuid4().hex)
-        if not (wait or follow):
-            typer.echo(json.dumps(job)) if as_json else print_job(job)
-            return
-        if not as_json:
-            typer.echo(job_line(job), err=True)
-        job = _followed(asked, job["id"], follow=follow)
+        if wait or follow:
+            if not as_json:
+                typer.echo(job_line(job), err=True)
+            job = _followed(asked, job["id"], follow=follow)
     typer.echo(json.dumps(job)) if as_json else print_job(job)
-    raise typer.Exit(exit_code_of(job))
+    if wait or follow or job["state"] == "refused":
+        raise typer.Exit(exit_code_of(job))
 
 
 def _ready(path: Path) -> ReadyJob:
