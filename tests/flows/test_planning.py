@@ -206,6 +206,12 @@ def test_a_pool_that_makes_no_sense_is_named_by_line_and_field(planned, pool, sa
         planned(JOB, pool)
 
 
+def test_figures_for_a_kind_of_device_are_found_by_any_of_its_names(planned):
+    job = "jobs:\n  - {name: a, steps: 60, on: {h200: {step: 1s, power: 300W}, l4: {step: 9s, power: 50W}}}\n"
+    plan, _ = planned(job, "nodes:\n  - {name: left, device: NVIDIA H200}\n")
+    assert [(one.node, one.power_w, one.until_s) for one in plan.stretches] == [("left", 300.0, 60.0)]
+
+
 def test_a_job_without_figures_for_any_device_of_the_pool_is_refused(planned):
     with pytest.raises(BadInput, match="no figures for a100, v100"):
         planned("jobs:\n  - {name: a, steps: 1, on: {h200: {step: 1s, power: 5W}}}\n")

@@ -140,7 +140,7 @@ def job_of(
     """
     needs: list[Need] = []
     for kind in dict.fromkeys(node.kind for node in nodes):
-        given = written.figures.get(kind) or written.figures.get("")
+        given = _given(written, kind)
         most = max(node.usable for node in nodes if node.kind == kind)
         for count in _counts(written.wanted, most):
             if given is not None:
@@ -170,6 +170,20 @@ def job_of(
         )
     except WattsmithError as refused:
         raise written.at.wrong(str(refused)) from refused
+
+
+def _given(written: WrittenJob, kind: str) -> Figures | None:
+    """The figures that are written for devices of KIND, by whichever of its names, or else for all."""
+    called = [kind, *(name for name in written.figures if name and same_kind(name, kind)), ""]
+    return next((written.figures[name] for name in called if name in written.figures), None)
+
+
+def same_kind(one: str, other: str) -> bool:
+    """Whether both are names of one kind of device: h200 and, as a driver calls it, nvidia h200."""
+    try:
+        return one == other or sheet_of(one) == sheet_of(other)
+    except UnknownDevice:
+        return False
 
 
 def _matched(written: WrittenJob, found: Match) -> Figures:

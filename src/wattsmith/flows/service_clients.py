@@ -23,7 +23,7 @@ from wattsmith.terms.work_schedule import (
 )
 
 FEWEST_REPORTS = 10
-HOLDS_S = 3600.0  # how long a work schedule from a match holds; agents ask again long before
+HOLDS_S = 3600.0  # how long a work schedule from a match holds; by then the client may run something else
 PLAIN = ("power_w", "energy_j", "busy_ratio", "memory_busy_ratio", "memory_used_bytes", "clock_hz", "memory_clock_hz")
 
 

@@ -13,7 +13,7 @@ from wattsmith.engines.processes import ProcessEngine
 from wattsmith.estimate.sheets import UnknownDevice, sheet_of
 from wattsmith.flows.job_runner import RUNNER
 from wattsmith.flows.machine import describe_machine
-from wattsmith.flows.planning import with_sheet
+from wattsmith.flows.planning import same_kind, with_sheet
 from wattsmith.flows.service_options import ServiceOptions
 from wattsmith.schedule.deciding import PoolState, why_over_budget
 from wattsmith.schedule.job_files import read_pool
@@ -55,7 +55,7 @@ def node_name() -> str:
 
 
 def kind_of(gpu: Gpu) -> str:
-    """The short name of a kind of device, as data sheets and job files have it."""
+    """The name of a kind of device, as its data sheet has it; job files may use shorter ones."""
     try:
         return sheet_of(gpu.name).name.lower()
     except UnknownDevice:
@@ -91,7 +91,7 @@ def engine_for(options: ServiceOptions, owner: str) -> JobEngine:
 def as_told(told: Sequence[PoolNode], node: PoolNode) -> PoolNode:
     """NODE, of which Ray knows kind and number of devices, and what a pool file says of its name or its kind."""
     mine = next((one for one in told if one.name == node.name), None)
-    like = mine or next((one for one in told if one.kind == node.kind), None)
+    like = mine or next((one for one in told if same_kind(one.kind, node.kind)), None)
     if like is None:
         return with_sheet(node)
     return with_sheet(
