@@ -355,6 +355,24 @@ def test_a_port_that_is_taken_is_named(wattsmith_here, tmp_path):
     assert "--port" in err
 
 
+def test_a_terminal_that_knows_few_characters_gets_the_rest():
+    done = subprocess.run(
+        [WATTSMITH, "record", "show", "h200", "--family", "matmul"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"81 runs on NVIDIA H200")
+
+
+@pytest.mark.parametrize("command", ["", *leaves()])
+def test_every_command_is_explained_with_h(command, wattsmith_here):
+    out, _ = wattsmith_here(*command.split(), "-h")
+    assert f"Usage: wattsmith {command}".strip() in out
+
+
 def test_a_reader_that_leaves_is_no_error():
     """`wattsmith … | head -1`: nothing is said, and it ends."""
     command = f"{WATTSMITH} record show h200 --family matmul --json | head -n 1"

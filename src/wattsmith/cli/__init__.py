@@ -1,6 +1,7 @@
 """The command line: each command parses, calls one flow, prints."""
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -33,6 +34,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
@@ -76,6 +78,9 @@ app.command("schema")(schema_command)
 
 def main() -> None:
     """The command `wattsmith`. What went wrong is said in one message, and exits with 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # one that knows no `±` gets a question mark, and the rest
+            stream.reconfigure(errors="replace")
     try:
         left = app(prog_name="wattsmith", standalone_mode=False)
     except Exception as problem:  # noqa: BLE001 - one of the two doors
