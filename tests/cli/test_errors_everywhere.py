@@ -111,6 +111,7 @@ ABSURD = {
     "record plot out.txt h200": ["'out.txt'", ".svg"],
     "record plot nowhere/out.png h200": ["nowhere"],
     "record export folder empty.jsonl": ["folder", "choose another place"],
+    "record export '' empty.jsonl": ["choose another place"],
     "record import nosuch.jsonl": ["nosuch.jsonl"],
     "record import other.sqlite": ["other.sqlite, line 1"],
     "estimate nosuch.py:Net": ["nosuch.py"],
@@ -137,6 +138,7 @@ ABSURD = {
     f"{TUNED} --trials binary.json -- true": ["binary.json"],
     f"{TUNED} -- no-such-command": ["'no-such-command'"],
     "tune replay nosuch.csv --knob batch": ["nosuch.csv", "No such file"],
+    "tune replay ragged.csv --knob batch": ["ragged.csv, row 2", "more cells"],
     "tune replay grid.csv --knob bach": ["bach", "batch"],
     f"{SERVED} --trace nosuch.txt": ["nosuch.txt"],
     "split nosuch.py:step": ["nosuch.py"],
@@ -257,6 +259,7 @@ def folder(tmp_path_factory):
     (made / "net.py").write_text(NET)
     (made / "token").write_text("ws_1234_0123456789abcdef0123456789abcdef")
     (made / "grid.csv").write_text("batch,energy_j,time_s\n8,300,1.0\n16,250,1.1\n")
+    (made / "ragged.csv").write_text("batch,energy_j\n8,300\n16,250,1.1\n")
     (made / "jobs.yaml").write_text("jobs:\n  - {name: a, steps: 10, step: 1s, power: 100W}\n")
     (made / "pool.yaml").write_text("nodes:\n  - {name: n, device: a100, count: 1}\n")
     (made / "job.yaml").write_text("name: a\ncommand: [python, x.py]\nsteps: 3\nstep: 10ms\npower: 20W\n")

@@ -59,7 +59,7 @@ def _write(file: IO[bytes], spool: IO[bytes], count: int) -> None:
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes PATH's place once it is whole and on the disk."""
-    part = path.with_name(path.name + ".part")
+    part = path.parent / f"{path.name}.part"
     try:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
