@@ -184,10 +184,10 @@ def written_job(at: Value, now_s: float, wrongs: Wrongs, more: tuple[str, ...] =
     kinds: dict[str, Value] = read("on", _kinds, {})
     for kind, one in kinds.items():
         with wrongs.gathered():
-            figures[kind] = _figures(one, one.fields(FIGURES), fields)
+            figures[kind] = _figures(one, one.fields(FIGURES), fields, wrongs)
     if "curve" in fields or "step" in fields:
         with wrongs.gathered():
-            figures[""] = _figures(at, fields, fields)
+            figures[""] = _figures(at, fields, fields, wrongs)
     model = {name: read(name, _plain, None) for name in MODEL if name in fields} if "model" in fields else {}
     # What nobody takes must be right all the same.
     read("memory", partial(positive_at, kind="memory"), None)
@@ -237,15 +237,13 @@ def _shape(read: Callable[..., Any]) -> Shape:
     )
 
 
-def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value]) -> Figures:
-    both, wrongs = {**job, **fields}, Wrongs()
-    figures = Figures(
+def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value], wrongs: Wrongs) -> Figures:
+    both = {**job, **fields}
+    return Figures(
         points=wrongs.tried(lambda: _stated_points(at, fields), ()),
         memory_bytes=wrongs.read(both, "memory", lambda one: positive_at(one, "memory"), None),
         doubt=wrongs.read(both, "doubt", _doubt, None),
     )
-    wrongs.tell()
-    return figures
 
 
 def _stated_points(at: Value, fields: Mapping[str, Value]) -> tuple[OperatingPoint, ...]:
