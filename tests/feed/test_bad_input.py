@@ -102,7 +102,7 @@ def test_a_worker_out_of_memory_says_so_and_the_others_go_on():
 
 
 def test_a_sample_that_makes_workers_leave_is_named():
-    with pytest.raises(RuntimeError, match=r"exited unexpectedly: each of them left with exit code 3 .* samples \[2\]"):
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly: each of them .* samples \[2\]"):
         list(Feeder(Whole(4, leaves), num_workers=2))
 
 

@@ -18,7 +18,6 @@ from wattsmith.feed.slots import Room
 from wattsmith.feed.worker import Post, run_worker
 
 LEAVE_S = 5.0  # how long a worker may take to finish what it is doing when all is over
-END_S = 0.5  # how long one that has hung up may take to end by itself, so that its exit code tells why
 
 
 @dataclass(eq=False, slots=True)
@@ -113,7 +112,7 @@ class Crew:
         for descriptor in (hand.link.fileno(), hand.descriptor):
             self._poll.unregister(descriptor)
             del self._by_descriptor[descriptor]
-        hand.process.join(END_S)
+        hand.process.join(LEAVE_S)  # who has hung up is about to end by itself, and its exit code tells why
         hand.process.kill()
         hand.process.join(LEAVE_S)
         code: int | None = hand.process.exitcode
