@@ -328,7 +328,7 @@ def test_a_result_is_worked_out_from_its_logs(tmp_path):
     [
         (lambda run: (run / "mlperf_log_detail.txt").unlink(), "mlperf_log_detail.txt"),
         (lambda run: (run / "mlperf_log_detail.txt").write_text(""), "no power_begin"),
-        (lambda run: (run / "spl.txt").write_text(""), "no valid sample"),
+        (lambda run: (run / "spl.txt").write_text(""), "no valid power sample"),
         (lambda run: (run / "spl.txt").write_bytes(b"\x00\xff" * 50), ""),
         (
             lambda run: (run / "mlperf_log_detail.txt").write_text(

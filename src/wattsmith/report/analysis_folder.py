@@ -77,7 +77,10 @@ def read_result(place: Path, root: Path) -> Result:
     )
     power = window_power(samples, window, drop_non_positive=whose["round"] in LATER or whose["round"] == "")
     if power.mean_w is None or power.mean_w <= 0:
-        raise BadInput("no valid sample lies inside of the window")
+        raise BadInput(
+            f"no valid power sample lies inside of the window of {window.duration_s:.3g} s; measure for longer, or "
+            "sample more often (`wattsmith report run --duration 60s --period 1s`)"
+        )
     run = scenario_called(str(values.get("effective_scenario", whose["scenario"])))
     published = scenario_called(whose["scenario"]) if whose["scenario"] else run
     queries = _queries(values, window)
