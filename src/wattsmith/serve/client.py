@@ -30,7 +30,7 @@ PREFIX = "/api/v1"
 PATIENCE_S = 30.0  # how long a question is asked again before it is given up
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 10.0
-ANSWERS_WITHIN_S = 30.0
+ANSWERS_WITHIN_S = 60.0
 AGAIN = (429, 502, 503, 504)  # not now, but perhaps in a moment
 
 
