@@ -93,7 +93,7 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     ) -> None:
         self.num_workers: int
         self._iterator: PooledIterator | None
-        _refuse_what_makes_no_sense(data, seed, memory_limit_bytes, lease_s, max_workers)
+        _refuse_what_makes_no_sense(data, num_workers, seed, memory_limit_bytes, lease_s, max_workers, window)
         self._elsewhere = Elsewhere(engine=engine, listen=listen, token_file=token_file)
         if not self._elsewhere.here and not num_workers:
             raise BadTerm(f'workers from elsewhere need places: num_workers is a number or "auto", got {num_workers!r}')
@@ -102,9 +102,6 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
             self._elastic = Elastic(max_workers, watts, member_of(pool, token_file))
         elif pool is not None or watts is not None:
             raise BadTerm(f'pool and watts are for num_workers="auto", got {num_workers!r}')
-        if num_workers is not None and num_workers != AUTO and not isinstance(num_workers, int):
-            raise BadTerm(f'num_workers is a whole number or "auto", got {num_workers!r}')
-        _refuse_absurd(seed, lease_s, window)
         workers = self._elastic.first if self._elastic is not None else (num_workers or 0)
         super().__init__(
             dataset,
@@ -354,11 +351,19 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
 
 
 def _refuse_what_makes_no_sense(
-    data: Any, seed: Any, memory_limit_bytes: int | None, lease_s: float | None, max_workers: int | None
+    data: Any,
+    num_workers: Any,
+    seed: Any,
+    memory_limit_bytes: int | None,
+    lease_s: float | None,
+    max_workers: int | None,
+    window: Any,
 ) -> None:
     """Complain about what a DataLoader does not have, now rather than in the middle of an epoch."""
     if data is not None and not callable(data):
         raise BadTerm(f"data is the data half of a split, called with a batch and a seed, got {data!r:.80}")
+    if num_workers not in (None, AUTO) and not isinstance(num_workers, int):
+        raise BadTerm(f'num_workers is a whole number or "auto", got {num_workers!r}')
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise BadTerm(f"seed must be a whole number, got {seed!r}")
     if memory_limit_bytes is not None and memory_limit_bytes < SMALLEST_BYTES:
@@ -367,6 +372,8 @@ def _refuse_what_makes_no_sense(
         raise BadTerm(f"lease_s must be positive, got {lease_s}")
     if max_workers is not None and max_workers < 1:
         raise BadTerm(f"max_workers must be at least 1, got {max_workers}")
+    if window is not None and not hasattr(window, "phase"):
+        raise BadTerm(f"window is one of wattsmith.measure, as in `with measure(...) as window`, got {window!r}")
 
 
 def _wraps(batch_sampler: Any, sampler: Any) -> bool:
@@ -387,12 +394,3 @@ def _tick(elastic: Elastic | None, live: LiveLine | None, counts: Counts, feeder
 
 
 __all__ = ["Feeder"]
-
-
-def _refuse_absurd(seed: object, lease_s: float | None, window: object) -> None:
-    if seed is not None and not isinstance(seed, int):
-        raise BadTerm(f"seed is a whole number, got {seed!r}")
-    if lease_s is not None and not lease_s > 0:  # a worker would be late before it began
-        raise BadTerm(f"lease_s must be positive, got {lease_s!r}")
-    if window is not None and not hasattr(window, "phase"):
-        raise BadTerm(f"window is one of wattsmith.measure, as in `with measure(...) as window`, got {window!r}")
