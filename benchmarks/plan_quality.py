@@ -11,6 +11,7 @@ thousand jobs. Exits with 1 when a bar is missed, 2 without data.
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 def written(name: str, value: Any) -> str:
     if isinstance(value, (str, int)):
         return str(value)
+    if math.isnan(value):
+        return ""  # not asked for
     if name.endswith("ms") or name == "s":
         return f"{value:.1f}"
     return f"{value:.3%}" if name in ("gap", "worst", "to exact", "over", "from", "to") else f"{value:.1%}"
