@@ -99,6 +99,26 @@ class Deadly(Dataset):
         return index
 
 
+class Parent(Dataset):
+    """Sample 3, made for the first time, ends its worker, of which a child lives on. FOLDER has the child's id."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3 and not list(self.folder.iterdir()):
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            (self.folder / str(child)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
 class Slow(Dataset):
     """Each sample takes a while; each worker that makes one leaves its process id in FOLDER."""
 

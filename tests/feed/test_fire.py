@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.feed.sets import Chancy, Deadly, Shards, Slow, alive, all_gone, digest
+from tests.feed.sets import Chancy, Deadly, Parent, Shards, Slow, alive, all_gone, digest
 
 from wattsmith import Feeder
 
@@ -167,6 +167,16 @@ def test_slots_of_tasks_that_nobody_waits_for_come_back_from_the_dead():
     assert sum(1 for _ in feeder) == 200
     slots = iterator._engine._places.slots
     assert slots.used_bytes <= 8 * 2 * 128 * 128 * 4 * 9 / 8
+
+
+def test_a_worker_is_missed_though_a_child_of_its_own_lives_on(tmp_path):
+    feeder = Feeder(Parent(tmp_path), 2, num_workers=1)
+    try:
+        assert [batch.tolist() for batch in feeder] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    finally:
+        (child,) = (int(path.name) for path in tmp_path.iterdir())
+        os.kill(child, signal.SIGKILL)
+    assert feeder.report().lost == 1
 
 
 @pytest.mark.parametrize("ends_by", [signal.SIGKILL, signal.SIGSEGV])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattsmith.feed.slots import SMALLEST_BYTES, Room, Slots, SlotTooSmall, capacity_for, span_for
+from wattsmith.feed.slots import SMALLEST_BYTES, Room, Slots, SlotTooSmall, Stock, capacity_for, span_for
 from wattsmith.terms.errors import BadTerm
 
 MIB = 1 << 20
@@ -33,6 +33,33 @@ def test_a_slot_that_came_back_is_given_again():
     slots.give_back(first)
     assert slots.take(MIB) == first
     assert slots.used_bytes == MIB
+
+
+def test_a_worker_gets_the_slot_back_that_it_wrote_last():
+    slots = Slots(8 * MIB)
+    his, hers = slots.take(MIB, writer=1), slots.take(MIB, writer=2)
+    slots.give_back(his)
+    slots.give_back(hers)
+    assert slots.take(MIB, writer=1) == his
+    assert slots.take(MIB, writer=1) == hers  # another's rather than none
+
+
+def test_the_place_that_a_worker_got_last_is_used_first():
+    stock = Stock()
+    for place in ((0, 10), (10, 30), (40, 20)):
+        stock.add(place)
+    assert stock.take(5) == (40, 20)
+    assert stock.take(25) == (10, 30)
+    assert stock.take(25) is None
+    assert (stock.spare(), stock.spare()) == (0, None)
+
+
+def test_a_stock_that_is_emptied_tells_all_that_it_held():
+    stock = Stock()
+    stock.add((0, 10))
+    stock.add((10, 10))
+    assert sorted(stock.empty()) == [0, 10]
+    assert stock.empty() == ()
 
 
 def test_slots_in_use_do_not_overlap():

@@ -1,5 +1,6 @@
 """The worker processes of this machine, and those that stand for workers elsewhere: started, watched, replaced."""
 
+import bisect
 import errno
 import itertools
 import os
@@ -33,7 +34,6 @@ class Hand:
     leaving: bool = False  # gets no further task
     late: bool = False  # has overrun a lease; what it still sends counts only if nobody was faster
     shards: set[int] = field(default_factory=set)
-    tasks: set[int] = field(default_factory=set)  # serials it was given and has not answered, of any epoch
     reached: dict[int, int] = field(default_factory=dict)  # by shard: the batch behind the last it was given
     about: dict[str, Any] | None = None  # the machine of a worker that is elsewhere
 
@@ -53,7 +53,7 @@ class Crew:
         self._keys = itertools.count(1)
         self._poll = select.poll()
         self._by_descriptor: dict[int, Hand] = {}
-        self.hands: list[Hand] = []
+        self.hands: list[Hand] = []  # by seat
         self.owner = os.getpid()
 
     def start(self, seat: int, seats: int, base_seed: int) -> Hand:
@@ -85,7 +85,7 @@ class Crew:
             theirs.close()
         self._room.send(ours.socket)
         hand = Hand(key, seat, process, ours, os.pidfd_open(process.pid))
-        self.hands.append(hand)
+        bisect.insort(self.hands, hand, key=lambda one: one.seat)
         for descriptor in (hand.link.fileno(), hand.descriptor):
             self._by_descriptor[descriptor] = hand
             self._poll.register(descriptor, select.POLLIN)
@@ -93,18 +93,16 @@ class Crew:
 
     def at_work(self) -> list[Hand]:
         """Workers that may get tasks, by seat."""
-        return sorted((hand for hand in self.hands if not hand.leaving and not hand.late), key=lambda hand: hand.seat)
+        return [hand for hand in self.hands if not hand.leaving and not hand.late]
 
     def wait(self, timeout_s: float | None) -> list[Hand]:
         """Workers that have sent something or have ended; [] when none has for TIMEOUT_S."""
         for hand in self.hands:
             if hand.link.pending:
                 hand.link.flush()
-        if any(hand.link.pending for hand in self.hands):
-            timeout_s = 0.001 if timeout_s is None else min(timeout_s, 0.001)
+                timeout_s = 0.001 if timeout_s is None else min(timeout_s, 0.001)
         events = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
-        found = dict.fromkeys(self._by_descriptor[descriptor] for descriptor, _ in events)
-        return list(found)
+        return list(dict.fromkeys([self._by_descriptor[descriptor] for descriptor, _ in events]))
 
     def bury(self, hand: Hand) -> int | None:
         """HAND is not to do anything any more; make sure of it. Gives its exit code, negative for a signal."""

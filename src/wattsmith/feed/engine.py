@@ -16,7 +16,7 @@ from wattsmith.feed.deaths import Deaths
 from wattsmith.feed.ledger import VOID, Item, Ledger
 from wattsmith.feed.link import Gone
 from wattsmith.feed.making import Recipe
-from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Stop, Task
+from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Place, Stop, Task
 from wattsmith.feed.packing import room_for
 from wattsmith.feed.pinning import Pinner
 from wattsmith.feed.places import Arrived, Places
@@ -71,9 +71,10 @@ class Engine:
         self._fixed = fixed  # whether the number of workers stays, so that batches have a seat each
         self._serials = itertools.count(1)
         self._deaths = Deaths()
-        self._starving: list[tuple[Hand, Need]] = []
+        self._starving: list[tuple[Hand, int]] = []  # workers with a finished batch of so many bytes, and no room
         self._longest_s = 0.0
         self._seen = 0
+        self._looked_s = 0.0  # when it was last looked whether a worker is late
         self._error: Any = None
         self._broken: Exception | None = None  # why there will be no further batch
         self._moved = False  # whether a worker came or went, so that batches may have to be made elsewhere
@@ -207,23 +208,22 @@ class Engine:
         return max(1, self._terms.prefetch) * max(1, self._seats)
 
     def _dispatch(self) -> None:
-        hands = self._crew.at_work()
+        hands, ledger = self._crew.at_work(), self._ledger
         while (item := self._draw()) is not None:
             if item.number in self._delivered_before and not self._iterable:
-                self._ledger.skip(item.number)
+                ledger.skip(item.number)
             else:
-                self._ledger.draw(item._replace(home=self._home(item, hands)))
+                item.home = self._home(item, hands)
+                ledger.draw(item)
         if self._moved:
             self._moved = False
-            self._ledger.settle(lambda item: self._home(item, hands))
-        most = max(1, self._terms.prefetch)
-        given = True
-        while given and self._ledger.waiting:
-            given = False
-            for hand in hands:
-                may_work = hand.ready or self._crew.yard is None
-                if may_work and self._ledger.loads[hand.key] < most:
-                    given = self._give(hand) or given
+            ledger.settle(lambda item: self._home(item, hands))
+        most, loads = max(1, self._terms.prefetch), ledger.loads
+        able = [hand for hand in hands if loads[hand.key] < most and (hand.ready or self._crew.yard is None)]
+        while able and ledger.waiting:
+            hand = min(able, key=lambda hand: loads[hand.key])
+            if not self._give(hand) or loads[hand.key] >= most:
+                able.remove(hand)
 
     def _draw(self) -> Item | None:
         """A further batch, as long as there are not enough of them on their way."""
@@ -256,12 +256,11 @@ class Engine:
             item.shard,
             item.ordinal,
             every > 0 and (item.ordinal + 1 if self._iterable else item.number + 1) % every == 0,
-            self._places.offer(serial),
+            self._places.offer(hand.key),
         )
         if self._iterable and item.ordinal < hand.reached.get(item.shard, 0):
             hand.link.send(Adopt(self._progress.start_of(item.shard)))  # it has read past what is wanted again
         hand.reached[item.shard] = item.ordinal + 1
-        hand.tasks.add(serial)
         hand.link.send(task)
         return True
 
@@ -296,32 +295,35 @@ class Engine:
                 left_s = min(LOOK_S, began_s + self._terms.timeout_s - time.monotonic())
                 if left_s <= 0:
                     raise RuntimeError(f"DataLoader timed out after {self._terms.timeout_s} seconds")
-            for hand in self._crew.wait(max(0.0, self._soon(left_s))):
+            # Where a worker waits for memory that only the user can give back, look more often.
+            for hand in self._crew.wait(max(0.0, min(left_s, 0.01) if self._starving else left_s)):
                 self._read(hand)
             if self._error is not None:
                 error, self._error = self._error, None
                 error.reraise()
-            self._feed_starving()
-            self._retire_late()
-
-    def _soon(self, left_s: float) -> float:
-        """Where a worker waits for memory that only the user can give back, look more often."""
-        return min(left_s, 0.01) if self._starving else left_s
+            if self._starving:
+                self._feed_starving()
+            if time.monotonic() - self._looked_s >= LOOK_S:
+                self._retire_late()
 
     def _read(self, hand: Hand) -> None:
         try:
-            while (received := hand.link.receive()) is not None:
-                self._take(hand, *received)
+            received = hand.link.receive()
         except Gone:
             self._lose(hand)
+            return
+        for news, payload in received:
+            self._take(hand, news, payload)
+        if not received and not hand.process.is_alive():
+            self._lose(hand)  # a child of the worker's may hold its end of the link open
 
     def _take(self, hand: Hand, news: Any, payload: bytearray | None) -> None:
-        if isinstance(news, Made | Ended | Failed):
-            hand.tasks.discard(news.serial)
         if isinstance(news, Made):
             self._take_batch(hand, news, payload)
         elif isinstance(news, Need):
-            self._starving.append((hand, news))
+            for offset in news.back:
+                self._places.take_back(hand.key, offset)
+            self._starving.append((hand, news.size_bytes))
             self._places.learn(news.size_bytes)
             self._feed_starving()
         elif isinstance(news, Begun):
@@ -336,7 +338,7 @@ class Engine:
                 for number, snapshot in news.snapshots.items():
                     self._progress.note_begin(number, snapshot)
         elif isinstance(news, Ended | Failed):
-            self._places.free(news.serial)
+            self._places.take_back(hand.key, news.offset)
             self._ledger.commit(news.serial, news)
             if isinstance(news, Ended) and isinstance(self._source, Rotation) and news.epoch == self._progress.epoch:
                 self._source.end(news.shard)
@@ -351,34 +353,35 @@ class Engine:
             warnings.warn(differs, stacklevel=2)
 
     def _take_batch(self, hand: Hand, made: Made, payload: bytearray | None) -> None:
-        arrived = self._places.arrive(made, hand.seat, payload)
+        size_bytes = room_for(made.sizes)
+        arrived = self._places.arrive(made, size_bytes, hand.key, hand.seat, payload)
         if not self._ledger.commit(made.serial, arrived):
             self._counts.dropped += 1
             self._places.drop(arrived)
             return
         self._longest_s = max(self._longest_s, made.made_s)
         self._seen += 1
-        self._counts.add_made(made.made_s, made.blocked_s, room_for(made.sizes))
+        self._counts.add_made(made.made_s, made.blocked_s, size_bytes)
         if self.pinner is not None:
             arrived.pinned = self.pinner.submit(self._unpacked(arrived))
 
     def _feed_starving(self) -> None:
         """Give room to workers that hold a finished batch and have none."""
         waiting, self._starving = self._starving, []
-        for hand, need in waiting:
+        for hand, size_bytes in waiting:
             if hand not in self._crew.hands:
                 continue
-            slot = self._grant(need)
-            if slot is None and self._make_room():
-                slot = self._grant(need)
-            if slot is None:
-                self._starving.append((hand, need))
+            place = self._grant(hand, size_bytes)
+            if place is None and self._make_room():
+                place = self._grant(hand, size_bytes)
+            if place is None:
+                self._starving.append((hand, size_bytes))
             else:
-                hand.link.send(Grant(slot))
+                hand.link.send(Grant(place))
 
-    def _grant(self, need: Need) -> tuple[int, int] | None:
+    def _grant(self, hand: Hand, size_bytes: int) -> Place | None:
         try:
-            return self._places.grant(need.serial, need.size_bytes)
+            return self._places.grant(hand.key, size_bytes)
         except SlotTooSmall as never:
             self._give_up(never)
             raise
@@ -402,9 +405,8 @@ class Engine:
         lost = self._ledger.take_back(hand.key)
         self._counts.redone += self._ledger.redone - before
         self._moved = True
-        for serial in hand.tasks:
-            self._places.free(serial)
-        self._starving = [(other, need) for other, need in self._starving if other is not hand]
+        self._places.take_back_all(hand.key)
+        self._starving = [(other, size_bytes) for other, size_bytes in self._starving if other is not hand]
         if hand.late or (hand.leaving and not lost):
             return
         self._counts.lost += 1
@@ -432,6 +434,7 @@ class Engine:
         raise why
 
     def _retire_late(self) -> None:
+        self._looked_s = time.monotonic()
         limit_s = self._terms.lease_s
         if limit_s is None:
             if self._seen < SETTLED:

@@ -1,9 +1,9 @@
 """The two ways through an epoch: over workers, or in the trainer's own process."""
 
-import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from wattsmith.feed.engine import Engine
@@ -17,7 +17,10 @@ from wattsmith.feed.source import Rotation, Source
 
 
 class Passage:
-    """What both ways have in common: counting, and a word when a dataset gives more than it said."""
+    """What both ways have in common: counting, and a word when a dataset gives more than it said.
+
+    Entered while the trainer waits. A generator for that (contextlib) would take longer than all the rest here.
+    """
 
     def __init__(
         self, progress: Progress, counts: Counts, name: str, tick: Callable[[], None], window: EnergyWindow | None
@@ -27,24 +30,28 @@ class Passage:
         self._name = name
         self._tick = tick
         self._window = window
+        self._began_s = 0.0
+        self._phase: AbstractContextManager[None] | None = None
         self._yielded = 0
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """The trainer waits for what is enclosed."""
-        began_s = time.perf_counter()
-        with contextlib.nullcontext() if self._window is None else self._window.phase(WAITING):
-            try:
-                yield
-            finally:
-                self._counts.add_wait(began_s, time.perf_counter())
+        self._began_s = time.perf_counter()
+        if self._window is not None:
+            self._phase = self._window.phase(WAITING)
+            self._phase.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._counts.add_wait(self._began_s, time.perf_counter())
+        if self._phase is not None:
+            self._phase.__exit__(*raised)
 
     def count(self) -> None:
         """One more batch goes to the user."""
         self._counts.batches += 1
         self._yielded += 1
         said = self.progress.len_called
-        if self.progress.iterable and said is not None and self._yielded > said:
+        if said is not None and self._yielded > said and self.progress.iterable:
             warnings.warn(
                 f"Length of IterableDataset {self._name} was reported to be {said} (when accessing len(dataloader)), "
                 f"but {self._yielded} samples have been fetched. For multiprocessing data-loading, this means that "
@@ -66,7 +73,7 @@ class PooledIterator:
     def begin(self, passage: Passage, batches: Any, source: Source, shared_seed: int | None) -> None:
         """Start on the epoch of PASSAGE, in the middle of another one or not. BATCHES knows how many there are."""
         self._passage, self._batches = passage, batches
-        with passage.waiting():
+        with passage:
             self._engine.begin(passage.progress, source, shared_seed)
 
     def __iter__(self) -> "PooledIterator":
@@ -76,7 +83,7 @@ class PooledIterator:
         assert self._passage is not None
         if self._passage.progress.finished:
             raise StopIteration
-        with self._passage.waiting():
+        with self._passage:
             arrived = self._engine.next()
             batch = None if arrived is None else self._engine.open(arrived)
         if arrived is None:
@@ -126,7 +133,7 @@ class InlineIterator:
         return self
 
     def __next__(self) -> Any:
-        with self._passage.waiting():
+        with self._passage:
             found = self._next()
         if found is None:
             self._passage.progress.finished = True

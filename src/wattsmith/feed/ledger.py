@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 VOID = object()  # committed in place of a batch that does not exist: its shard had ended
 
 
-class Item(NamedTuple):
+@dataclass(slots=True)
+class Item:
     """One batch to be made."""
 
     number: int  # in its epoch, in the order of delivery
@@ -23,8 +24,7 @@ class Item(NamedTuple):
     home: int | None = None  # the seat that must make it; None: any
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """One batch in the hands of one worker."""
 
     serial: int
@@ -124,8 +124,8 @@ class Ledger:
 
     def settle(self, home: Callable[[Item], int | None]) -> None:
         """Batches that wait are made at the seats that HOME says from now on."""
-        for number, item in self._waiting.items():
-            self._items[number] = self._waiting[number] = item._replace(home=home(item))
+        for item in self._waiting.values():
+            item.home = home(item)
 
     def can_deliver(self) -> bool:
         return bool(self._arrived) if not self._in_order else self._next in self._committed

@@ -80,63 +80,64 @@ class TrainerEnd:
         except OSError:
             self._out.clear()
 
-    def receive(self) -> tuple[Any, bytearray | None] | None:
-        """The next message that has arrived whole, and the bytes behind it; None: none yet. Raises Gone."""
+    def receive(self) -> list[tuple[Any, bytearray | None]]:
+        """The messages that have arrived whole, and the bytes behind each. Call it when there is something to read.
+
+        Raises Gone where there is nothing but the end.
+        """
+        whole: list[tuple[Any, bytearray | None]] = []
         while True:
             if self._payload is not None:
-                if not self._fill_payload():
-                    return None
-                message, payload = self._message, self._payload
-                self._message = self._payload = None
-                return message, payload
-            if not self._fill_head():
-                return None
-            if self._payload is None:
-                message, self._message = self._message, None
-                return message, None
+                more = self._fill_payload()
+            else:
+                got = self._read()
+                self._head += got
+                more = len(got) == _READ_BYTES
+            self._open(whole)
+            # After a short read nothing is left, for now: whoever polls hears of more, and of the end.
+            if whole or not more:
+                return whole
 
-    def _fill_head(self) -> bool:
-        """Whether a message is whole now; the payload that follows it is only begun."""
-        while True:
-            if len(self._head) >= _LENGTHS.size:
-                message_bytes, payload_bytes = _LENGTHS.unpack_from(self._head)
-                end = _LENGTHS.size + message_bytes
-                if len(self._head) >= end:
-                    self._message = pickle.loads(memoryview(self._head)[_LENGTHS.size : end])
-                    if payload_bytes:
-                        rest = self._head[end : end + payload_bytes]
-                        self._payload = bytearray(payload_bytes)
-                        self._payload[: len(rest)] = rest
-                        self._payload_at = len(rest)
-                        self._head = self._head[end + len(rest) :]
-                    else:
-                        self._head = self._head[end:]
-                    return True
-            got = self._read(_READ_BYTES)
-            if got is None:
-                return False
-            self._head += got
+    def _open(self, whole: list[tuple[Any, bytearray | None]]) -> None:
+        """Append to WHOLE what is complete by now."""
+        if self._payload is not None:
+            if self._payload_at < len(self._payload):
+                return
+            whole.append((self._message, self._payload))
+            self._message = self._payload = None
+        while len(self._head) >= _LENGTHS.size:
+            message_bytes, payload_bytes = _LENGTHS.unpack_from(self._head)
+            end = _LENGTHS.size + message_bytes
+            if len(self._head) < end:
+                return
+            message = pickle.loads(memoryview(self._head)[_LENGTHS.size : end])
+            rest = self._head[end : end + payload_bytes]
+            self._head = self._head[end + len(rest) :]
+            if len(rest) < payload_bytes:
+                self._message, self._payload, self._payload_at = message, rest.ljust(payload_bytes), len(rest)
+                return
+            whole.append((message, rest if payload_bytes else None))
 
     def _fill_payload(self) -> bool:
+        """Read on into the payload. Whether more may be there to read."""
         assert self._payload is not None
-        while self._payload_at < len(self._payload):
-            with memoryview(self._payload) as room:
-                try:
-                    got = self.socket.recv_into(room[self._payload_at :])
-                except BlockingIOError:
-                    return False
-                except OSError as broken:
-                    raise Gone from broken
-            if not got:
-                raise Gone
-            self._payload_at += got
+        with memoryview(self._payload) as room, room[self._payload_at :] as left:
+            try:
+                got = self.socket.recv_into(left)
+            except BlockingIOError:
+                return False
+            except OSError as broken:
+                raise Gone from broken
+        if not got:
+            raise Gone
+        self._payload_at += got
         return True
 
-    def _read(self, count: int) -> bytes | None:
+    def _read(self) -> bytes:
         try:
-            got = self.socket.recv(count)
+            got = self.socket.recv(_READ_BYTES)
         except BlockingIOError:
-            return None
+            return b""
         except OSError as broken:
             raise Gone from broken
         if not got:
@@ -150,20 +151,41 @@ class WorkerEnd:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(True)
         self._socket = end
-        self._read = end.makefile("rb", buffering=_READ_BYTES)
+        self._read = bytearray()
+        self._whole: collections.deque[Any] = collections.deque()
 
     def receive(self) -> Any:
+        while not self._whole:
+            self._read_on(0)
+        return self._whole.popleft()
+
+    def arrived(self) -> list[Any]:
+        """Messages that are there already."""
+        self._read_on(socket.MSG_DONTWAIT)
+        whole = list(self._whole)
+        self._whole.clear()
+        return whole
+
+    def _read_on(self, how: int) -> None:
         try:
-            lengths = self._read.read(_LENGTHS.size)
-            if len(lengths) < _LENGTHS.size:
-                raise Gone
-            message_bytes, _ = _LENGTHS.unpack(lengths)
-            pickled = self._read.read(message_bytes)
+            got = self._socket.recv(_READ_BYTES, how)
+        except BlockingIOError:
+            return
         except OSError as broken:
             raise Gone from broken
-        if len(pickled) < message_bytes:
+        if not got:
             raise Gone
-        return pickle.loads(pickled)
+        self._read += got
+        begin = 0
+        while len(self._read) - begin >= _LENGTHS.size:
+            message_bytes, _ = _LENGTHS.unpack_from(self._read, begin)
+            end = begin + _LENGTHS.size + message_bytes
+            if len(self._read) < end:
+                break
+            with memoryview(self._read) as read:
+                self._whole.append(pickle.loads(read[begin + _LENGTHS.size : end]))
+            begin = end
+        del self._read[:begin]
 
     def send(self, message: Any, payload: list[memoryview] | None = None) -> None:
         pickled = pickle.dumps(message, protocol=5)

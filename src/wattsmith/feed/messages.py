@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+Place = tuple[int, int]  # offset and capacity of a slot
 Snapshot = dict[str, Any]  # a dataset's own state: worker_id, fetcher_state, dataset_state
 
 
@@ -41,13 +42,13 @@ class Task(NamedTuple):
     shard: int  # of an iterable dataset
     ordinal: int  # of the batch in its shard
     snapshot: bool  # whether the dataset's own state is wanted behind it
-    slot: tuple[int, int] | None  # offset and capacity; None: ask when one is needed
+    place: Place | None  # one more to write into; None: ask when one is needed
 
 
 class Grant(NamedTuple):
     """To a worker: here is the room that you asked for."""
 
-    slot: tuple[int, int]
+    place: Place
 
 
 class Stop(NamedTuple):
@@ -64,21 +65,22 @@ class Begun(NamedTuple):
 
 
 class Need(NamedTuple):
-    """From a worker: a batch of so many bytes is finished and has no room."""
+    """From a worker: a batch of so many bytes is finished and fits nowhere."""
 
-    serial: int
     size_bytes: int
+    back: tuple[int, ...]  # offsets of the places that it had, all of them too small
 
 
 class Made(NamedTuple):
-    """From a worker: a batch is there, whole. Its bytes are in the slot, or follow the message."""
+    """From a worker: a batch is there, whole. Its bytes are at its place, or follow the message."""
 
     serial: int
     number: int
     attempt: int
     skeleton: bytes
     sizes: tuple[int, ...]
-    in_slot: bool
+    offset: int | None  # of a place that comes back with it; None: the worker had none
+    placed: bool  # whether the bytes are there
     made_s: float  # from taking the task up to here
     blocked_s: float  # of those, waiting for room
     snapshot: Snapshot | None
@@ -93,6 +95,7 @@ class Ended(NamedTuple):
     attempt: int
     shard: int
     snapshot: Snapshot | None
+    offset: int | None  # of a place that comes back unused
 
 
 class Failed(NamedTuple):
@@ -102,6 +105,7 @@ class Failed(NamedTuple):
     number: int
     attempt: int
     error: Any  # torch's ExceptionWrapper
+    offset: int | None  # of a place that comes back unused
 
 
 Order = Begin | Adopt | Task | Grant | Stop

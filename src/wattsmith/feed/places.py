@@ -1,10 +1,10 @@
-"""Which slot belongs to which task, and batches that have arrived in them."""
+"""Which slots are in the hands of which worker, and batches that have arrived in them."""
 
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from wattsmith.feed.messages import Made
+from wattsmith.feed.messages import Made, Place
 from wattsmith.feed.packing import room_for, unpack
 from wattsmith.feed.slots import Slot, Slots
 from wattsmith.feed.worker import INLINE_BYTES
@@ -22,43 +22,47 @@ class Arrived:
 
 
 class Places:
-    """Gives slots to tasks before they need them, by the size of the largest batch so far."""
+    """Gives slots to workers before they need them, by the size of the largest batch so far."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
-        self._of: dict[int, Slot] = {}  # by serial: slots in the hands of workers
+        self._of: dict[int, dict[int, Slot]] = {}  # by worker and offset: slots in the hands of workers
         self._likely_bytes = 0
 
     def learn(self, size_bytes: int) -> None:
         """There are batches of this size."""
-        if size_bytes > INLINE_BYTES:
-            self._likely_bytes = max(self._likely_bytes, size_bytes)
+        if size_bytes > self._likely_bytes and size_bytes > INLINE_BYTES:
+            self._likely_bytes = size_bytes
 
-    def offer(self, serial: int) -> tuple[int, int] | None:
-        """A slot for task SERIAL, in case it needs one; None: it will have to ask."""
-        return self.grant(serial, self._likely_bytes) if self._likely_bytes else None
+    def offer(self, worker: int) -> Place | None:
+        """A place for the next task of WORKER, in case it needs one; None: it will have to ask."""
+        return self.grant(worker, self._likely_bytes) if self._likely_bytes else None
 
-    def grant(self, serial: int, size_bytes: int) -> tuple[int, int] | None:
-        """A slot of SIZE_BYTES for task SERIAL instead of the one it has; None: not now. Raises SlotTooSmall."""
-        self.free(serial)
-        slot = self.slots.take(size_bytes)
+    def grant(self, worker: int, size_bytes: int) -> Place | None:
+        """A place of SIZE_BYTES for WORKER; None: not now. Raises SlotTooSmall."""
+        slot = self.slots.take(size_bytes, worker)
         if slot is None:
             return None
-        self._of[serial] = slot
+        self._of.setdefault(worker, {})[slot.offset] = slot
         return slot.offset, slot.capacity_bytes
 
-    def free(self, serial: int) -> None:
-        """Nobody writes for task SERIAL any more."""
-        slot = self._of.pop(serial, None)
-        if slot is not None:
+    def take_back(self, worker: int, offset: int | None) -> None:
+        """WORKER does not need its place at OFFSET; None: it had none."""
+        if offset is not None:
+            self.slots.give_back(self._of[worker].pop(offset))
+
+    def take_back_all(self, worker: int) -> None:
+        """WORKER writes nothing any more."""
+        for slot in self._of.pop(worker, {}).values():
             self.slots.give_back(slot)
 
-    def arrive(self, made: Made, seat: int, payload: bytearray | None) -> Arrived:
-        """The batch MADE has arrived whole."""
-        self.learn(room_for(made.sizes))
-        if not made.in_slot:
-            self.free(made.serial)
-        return Arrived(made, seat, self._of.pop(made.serial, None), payload)
+    def arrive(self, made: Made, size_bytes: int, worker: int, seat: int, payload: bytearray | None) -> Arrived:
+        """The batch MADE of SIZE_BYTES has arrived whole from WORKER."""
+        self.learn(size_bytes)
+        if made.offset is None or not made.placed:
+            self.take_back(worker, made.offset)
+            return Arrived(made, seat, None, payload)
+        return Arrived(made, seat, self._of[worker].pop(made.offset), payload)
 
     def drop(self, arrived: Arrived) -> None:
         """Nobody wants ARRIVED."""

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from wattsmith.feed.deaths import LOST
 from wattsmith.feed.link import Gone, WorkerEnd
-from wattsmith.feed.messages import Begun, Grant, Made, Need, Stop, Task
+from wattsmith.feed.messages import Begun, Ended, Failed, Grant, Made, Need, Stop, Task
 from wattsmith.feed.packing import room_for
 from wattsmith.feed.remote_address import stay_awake
 from wattsmith.feed.remote_greeting import GREETING_S, TokenRefused, admit, refuse, welcome
 from wattsmith.feed.remote_worker import NEWS, ORDER, RECIPE, facts_here
-from wattsmith.feed.slots import Notes, Room
+from wattsmith.feed.slots import Notes, Room, Stock
 from wattsmith.feed.wire import Channel, FrameRefused, Head, PeerLost
 from wattsmith.feed.worker import INLINE_BYTES, Post, die_with
 
@@ -106,7 +106,7 @@ class Relay:
         self._channel = channel
         self._key = key
         self._about = about
-        self._slots: dict[int, tuple[int, int] | None] = {}
+        self._stock = Stock()
         self._given: collections.deque[int] = collections.deque()  # serials that the worker has, the oldest first
         self._grants: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._stopping = False
@@ -130,13 +130,14 @@ class Relay:
             while True:
                 order = self._link.receive()
                 if isinstance(order, Grant):
-                    self._grants.put(order.slot)
+                    self._grants.put(order.place)
                     continue
                 if isinstance(order, Task):
-                    self._slots[order.serial] = order.slot
+                    if order.place is not None:
+                        self._stock.add(order.place)
                     self._given.append(order.serial)
                     self._note()
-                    order = order._replace(slot=None)
+                    order = order._replace(place=None)
                 self._stopping = self._stopping or isinstance(order, Stop)
                 self._channel.send(ORDER, pickle.dumps(order, protocol=5))
         except (Gone, OSError):
@@ -151,7 +152,11 @@ class Relay:
         else:
             if head.body_bytes:
                 raise FrameRefused(f"{type(news).__name__} has no body, got {head.body_bytes} bytes")
-            self._link.send(news._replace(about=self._about) if isinstance(news, Begun) else news)
+            if isinstance(news, Begun):
+                news = news._replace(about=self._about)
+            elif isinstance(news, Ended | Failed):
+                news = news._replace(offset=self._stock.spare())
+            self._link.send(news)
         self._done(getattr(news, "serial", None))
 
     def _pass_batch(self, head: Head, made: Made) -> None:
@@ -159,22 +164,21 @@ class Relay:
             raise FrameRefused(f"a batch of {room_for(made.sizes)} bytes was due, got {head.body_bytes}")
         if head.body_bytes <= INLINE_BYTES:
             body = self._channel.take_body(head)
-            self._link.send(made, [memoryview(body)] if body else None)
+            self._link.send(made._replace(offset=self._stock.spare()), [memoryview(body)] if body else None)
             return
         began_s, blocked_s = time.perf_counter(), 0.0
-        slot = self._slots.get(made.serial)
-        if slot is None or slot[1] < head.body_bytes:
-            self._link.send(Need(made.serial, head.body_bytes))
-            slot = self._grants.get()
+        place = self._stock.take(head.body_bytes)
+        if place is None:
+            self._link.send(Need(head.body_bytes, self._stock.empty()))
+            place = self._grants.get()
             blocked_s = time.perf_counter() - began_s
-        self._channel.receive_body(head, self._room.view(slot[0], head.body_bytes))
-        took_s = time.perf_counter() - began_s
-        self._link.send(made._replace(in_slot=True, made_s=made.made_s + took_s, blocked_s=made.blocked_s + blocked_s))
+        self._channel.receive_body(head, self._room.view(place[0], head.body_bytes))
+        made_s, blocked_s = made.made_s + time.perf_counter() - began_s, made.blocked_s + blocked_s
+        self._link.send(made._replace(offset=place[0], placed=True, made_s=made_s, blocked_s=blocked_s))
 
     def _done(self, serial: int | None) -> None:
         if serial is None:
             return
-        self._slots.pop(serial, None)
         with contextlib.suppress(ValueError):
             self._given.remove(serial)
         self._note()

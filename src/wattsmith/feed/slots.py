@@ -106,6 +106,38 @@ class Notes:
         return self._words[1 + worker % (len(self._words) - 1)]
 
 
+class Stock:
+    """Places that a worker may write into: one for each task that it was given, or fewer.
+
+    The one that it got last comes first. What was read a moment ago is still in the processor's cache, and what has
+    lain there for long stays in reserve, for times in which batches wait for the trainer.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[tuple[int, int]] = []
+
+    def add(self, place: tuple[int, int]) -> None:
+        self._places.append(place)
+
+    def take(self, size_bytes: int) -> tuple[int, int] | None:
+        """A place with room for SIZE_BYTES; None: there is none."""
+        for at in range(len(self._places) - 1, -1, -1):
+            if self._places[at][1] >= size_bytes:
+                return self._places.pop(at)
+        return None
+
+    def spare(self) -> int | None:
+        """The offset of a place that is not needed; None: there is none."""
+        return self._places.pop(0)[0] if self._places else None
+
+    def empty(self) -> tuple[int, ...]:
+        """The offsets of all places, which are here no longer."""
+        offsets = []
+        while self._places:  # one by one: another thread may be adding
+            offsets.append(self._places.pop()[0])
+        return tuple(offsets)
+
+
 class Slots:
     """Hands slots out, and takes them back when nobody looks at them any more."""
 
@@ -117,13 +149,23 @@ class Slots:
         self.used_bytes = 0  # memory that slots take, whether in use or not
         self.held = 0  # slots that the user's batches are views of
         self._end = HEADER_BYTES
-        self._warm: dict[int, list[Slot]] = {}  # by capacity, with memory
+        self._warm: dict[int, list[Slot]] = {}  # by capacity, with memory; the last to come back is the last
+        self._writers: dict[int, int] = {}  # by offset: who has had the slot last
         self._cold: dict[int, list[Slot]] = {}  # without
         # A view can die at any moment, in any thread, even inside a method of this class: only this is touched then.
         self._returned: collections.deque[Slot] = collections.deque()
 
-    def take(self, size_bytes: int) -> Slot | None:
-        """A slot with room for SIZE_BYTES; None: the memory allowed is in use. Raises SlotTooSmall if it never fits."""
+    def take(self, size_bytes: int, writer: int = 0) -> Slot | None:
+        """A slot with room for SIZE_BYTES, of those that WRITER has had if there is one.
+
+        None: the memory allowed is in use. Raises SlotTooSmall if it never fits.
+        """
+        slot = self._take(size_bytes, writer)
+        if slot is not None:
+            self._writers[slot.offset] = writer
+        return slot
+
+    def _take(self, size_bytes: int, writer: int) -> Slot | None:
         self._collect()
         capacity_bytes = capacity_for(size_bytes)
         if capacity_bytes > self.limit_bytes:
@@ -132,8 +174,10 @@ class Slots:
                 "Give Feeder a larger memory_limit_bytes, or make the batch smaller."
             )
         for size in sorted(self._warm):
-            if capacity_bytes <= size <= 2 * capacity_bytes and self._warm[size]:
-                return self._warm[size].pop()
+            if capacity_bytes <= size <= 2 * capacity_bytes and (warm := self._warm[size]):
+                # A core writes quickest to where it has written before: no other core's cache has to be asked.
+                own = (at for at in range(len(warm) - 1, -1, -1) if self._writers[warm[at].offset] == writer)
+                return warm.pop(next(own, -1))
         if not self._make_room(capacity_bytes):
             return None
         self.used_bytes += capacity_bytes

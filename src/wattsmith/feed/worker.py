@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 
 from wattsmith.feed.link import Gone, WorkerEnd
 from wattsmith.feed.making import Maker, Recipe, StreamEnd
-from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Order, Stop, Task
+from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Order, Place, Stop, Task
 from wattsmith.feed.packing import ALIGN_BYTES, Packed, pack
-from wattsmith.feed.slots import Notes, Room
+from wattsmith.feed.slots import Notes, Room, Stock
 
 INLINE_BYTES = 1 << 14  # batches up to here travel inside the message: a slot each would cost more than the copy
 _PR_SET_PDEATHSIG = 1
@@ -45,6 +45,9 @@ class End(Protocol):
 
     def receive(self) -> Any: ...
 
+    def arrived(self) -> list[Any]:
+        """Orders that are there already."""
+
     def send(self, message: Any, payload: list[memoryview] | None = None) -> None: ...
 
 
@@ -59,6 +62,7 @@ class Worker:
         self._room = room
         self._notes = None if room is None else Notes(room)
         self._seat, self._key = post.seat, post.key
+        self._stock = Stock()
         self._orders: collections.deque[Order] = collections.deque()
         self._failed = failed
         self._epoch = 0
@@ -72,7 +76,7 @@ class Worker:
 
     def run(self) -> None:
         while not self._stopped:
-            order = self._orders.popleft() if self._orders else self._end.receive()
+            order = self._orders.popleft() if self._orders else self._noted(self._end.receive())
             if isinstance(order, Task):
                 if not self._stopped:
                     self._work(order)
@@ -82,6 +86,12 @@ class Worker:
                 self._adopt(order)
             elif isinstance(order, Stop):
                 return
+
+    def _noted(self, order: Order) -> Order:
+        """ORDER, of which the place is kept already."""
+        if isinstance(order, Task) and order.place is not None:
+            self._stock.add(order.place)
+        return order
 
     @property
     def _stopped(self) -> bool:
@@ -110,7 +120,7 @@ class Worker:
     def _work(self, task: Task) -> None:
         began_s = time.perf_counter()
         if self._failed is not None:
-            self._end.send(Failed(task.serial, task.number, task.attempt, self._failed))
+            self._end.send(Failed(task.serial, task.number, task.attempt, self._failed, self._stock.spare()))
             return
         self._note(task.serial)
         try:
@@ -118,9 +128,10 @@ class Worker:
             snapshot = self._maker.snapshot(task) if task.snapshot else None
         except StreamEnd:
             state = self._maker.snapshot(task)
-            self._end.send(Ended(self._epoch, task.serial, task.number, task.attempt, task.shard, state))
+            spare = self._stock.spare()
+            self._end.send(Ended(self._epoch, task.serial, task.number, task.attempt, task.shard, state, spare))
         except Exception:  # noqa: BLE001 - the user's code; it goes to the trainer
-            self._end.send(Failed(task.serial, task.number, task.attempt, self._why(task)))
+            self._end.send(Failed(task.serial, task.number, task.attempt, self._why(task), self._stock.spare()))
         else:
             self._hand_over(task, packed, snapshot, began_s)
         # Not where user's code leaves the process (sys.exit): the trainer is to see at which batch that was.
@@ -128,27 +139,40 @@ class Worker:
 
     def _hand_over(self, task: Task, packed: Packed, snapshot: Any, began_s: float) -> None:
         size_bytes, blocked_s = packed.total_bytes, 0.0
-        in_slot = size_bytes > INLINE_BYTES and self._room is not None
-        if in_slot and self._room is not None:
-            slot = task.slot
-            if slot is None or slot[1] < size_bytes:
+        offset = None
+        if size_bytes > INLINE_BYTES and self._room is not None:
+            for order in self._end.arrived():  # what the trainer gave last is what should be used first
+                self._orders.append(self._noted(order))
+            place = self._stock.take(size_bytes)
+            if place is None:
                 asked_s = time.perf_counter()
-                slot = self._ask_for_room(task, size_bytes)
+                place = self._ask_for_room(size_bytes)
                 blocked_s = time.perf_counter() - asked_s
-            packed.write(self._room.view(slot[0], size_bytes))
+            offset = place[0]
+            packed.write(self._room.view(offset, size_bytes))
         made_s = time.perf_counter() - began_s
+        placed = offset is not None
         message = Made(
-            task.serial, task.number, task.attempt, packed.skeleton, packed.sizes, in_slot, made_s, blocked_s, snapshot
+            task.serial,
+            task.number,
+            task.attempt,
+            packed.skeleton,
+            packed.sizes,
+            offset if placed else self._stock.spare(),
+            placed,
+            made_s,
+            blocked_s,
+            snapshot,
         )
-        self._end.send(message, None if in_slot else _padded(packed))
+        self._end.send(message, None if placed else _padded(packed))
 
-    def _ask_for_room(self, task: Task, size_bytes: int) -> tuple[int, int]:
-        self._end.send(Need(task.serial, size_bytes))
+    def _ask_for_room(self, size_bytes: int) -> Place:
+        self._end.send(Need(size_bytes, self._stock.empty()))
         while True:
             order = self._end.receive()
             if isinstance(order, Grant):
-                return order.slot
-            self._orders.append(order)
+                return order.place
+            self._orders.append(self._noted(order))
 
     def _why(self, task: Task) -> Any:
         where = f"in DataLoader worker process {self._seat}"
