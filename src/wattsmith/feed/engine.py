@@ -122,6 +122,8 @@ class Engine:
                 raise self._broken
             if self.closed:
                 raise RuntimeError("this epoch has no workers any more: the Feeder was closed. Iterate over it anew.")
+            if self.pinner is not None:
+                self._take_in(0.0)  # what has come while the trainer computed is pinned while it computes again
             delivered = self._ledger.deliver()
             if delivered is None:
                 self._dispatch()
@@ -296,15 +298,19 @@ class Engine:
                 if left_s <= 0:
                     raise RuntimeError(f"DataLoader timed out after {self._terms.timeout_s} seconds")
             # Where a worker waits for memory that only the user can give back, look more often.
-            for hand in self._crew.wait(max(0.0, min(left_s, 0.01) if self._starving else left_s)):
-                self._read(hand)
-            if self._error is not None:
-                error, self._error = self._error, None
-                error.reraise()
-            if self._starving:
-                self._feed_starving()
+            self._take_in(max(0.0, min(left_s, 0.01) if self._starving else left_s))
             if time.monotonic() - self._looked_s >= LOOK_S:
                 self._retire_late()
+
+    def _take_in(self, timeout_s: float) -> None:
+        """Read what workers have sent, or send within TIMEOUT_S. Raises what stops one of them."""
+        for hand in self._crew.wait(timeout_s):
+            self._read(hand)
+        if self._error is not None:
+            error, self._error = self._error, None
+            error.reraise()
+        if self._starving:
+            self._feed_starving()
 
     def _read(self, hand: Hand) -> None:
         try:

@@ -13,7 +13,7 @@ from wattsmith.feed.link import Gone
 from wattsmith.feed.remote_address import Address, connect, parse_address
 from wattsmith.feed.remote_greeting import greet
 from wattsmith.feed.wire import Channel, FrameRefused, PeerLost
-from wattsmith.feed.worker import Post, Worker, wrapped
+from wattsmith.feed.worker import Post, Worker, keep_memory, wrapped
 from wattsmith.terms.errors import BadTerm
 
 ORDER, NEWS, RECIPE = 10, 11, 12  # kinds of frames, once both ends are sure of each other
@@ -139,4 +139,5 @@ def _join(channel: Channel, token: str, tell: Callable[[str], None]) -> Worker:
     import torch
 
     torch.set_num_threads(1)  # some float results depend on the number of threads
+    keep_memory()
     return Worker(end, None, recipe, post, failed=failed)
