@@ -52,3 +52,55 @@ def test_the_command_by_itself_exits_with_2_and_one_message():
     assert done.stdout == ""
     assert "has no 'nothing'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def onnx_file(tmp_path):
+    """x made positive and doubled, then a layer."""
+    onnx = pytest.importorskip("onnx", reason="THE COMMAND split IS NOT TESTED ON ONNX FILES: onnx is not installed")
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[N,K] x) => (float[N,2] z)
+        <float two = {2}, float[2,2] w = {1, 0, 0, 1}> { h = Abs(x)  k = Mul(h, two)  z = MatMul(k, w) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def test_an_onnx_file_becomes_two(said, onnx_file, tmp_path):
+    one, two = tmp_path / "data.onnx", tmp_path / "rest.onnx"
+    out, _ = said(onnx_file, "--input", "x=2", "--batch", "5", "--save", one, "--save-training", two)
+    plain = " ".join(out.split())
+    assert "3 nodes on the data side, 1 with training, traced by onnx, 5 samples" in plain
+    assert "z MatMul training 40 B depends on w, a weight" in plain
+    assert "k 5×2 float32, 40 B" in plain
+    assert b"two" in one.read_bytes()
+    assert b"two" not in two.read_bytes()
+
+
+def test_json_of_an_onnx_file_has_every_node(said, onnx_file):
+    cut = json.loads(said(onnx_file, "--input", "2", "--state", "two", "--json")[0])
+    assert [(one["name"], one["side"]) for one in cut["places"]] == [
+        ("x", "data"),
+        ("h", "data"),
+        ("k", "training"),
+        ("z", "training"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "input x is N×K, with sizes left open"),
+        (["--input", "2", "--input", "3"], "2 inputs are given, and"),
+        (["--input", "2:uint8"], "tells the types of its inputs itself"),
+        (["--input", "y=2"], "the model has no input 'y'; there are x"),
+        (["--input", "2", "--frozen"], "--frozen is for a Python step"),
+        (["--input", "2", "--constant", "w"], "no operator of the model holds weights"),
+    ],
+)
+def test_what_makes_no_sense_for_an_onnx_file_is_one_message(said, onnx_file, options, told):
+    _, err = said(onnx_file, *options, code=2)
+    assert told in " ".join(err.split())
+
+
+def test_what_is_for_onnx_files_is_refused_for_steps(said):
+    _, err = said(f"{CNN}:step", "--state", "w", code=2)
+    assert "--state is for an ONNX file" in err

@@ -22,7 +22,9 @@ SHOWN = 40  # nodes of a half in the table; --json has all
 
 
 def split_command(
-    source: Annotated[str, typer.Argument(help="FILE.py:NAME or package.module:NAME of the step", metavar="STEP")],
+    source: Annotated[
+        str, typer.Argument(help="FILE.py:NAME or package.module:NAME of the step, or FILE.onnx", metavar="STEP")
+    ],
     example: Annotated[
         str | None,
         typer.Option(help="What gives a batch, in the same file.", metavar="NAME", show_default="example, if there"),
@@ -53,6 +55,17 @@ def split_command(
         Path | None, typer.Option(help="Draw the graph and the cut: .svg, .png or .html.", metavar="FILE")
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the data half, for workers.", metavar="FILE")] = None,
+    save_training: Annotated[
+        Path | None, typer.Option(help="Write the other half of an ONNX model.", metavar="FILE")
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="An input or constant of an ONNX model that is trained besides weights.", metavar="NAME"),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option(help="What looks like a weight of an ONNX model and is not trained.", metavar="NAME"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
 ) -> None:
     """Tell what of a training step can run on data workers, and how many bytes per step cross to the trainer.
@@ -61,6 +74,7 @@ def split_command(
     """
     can_be_written("--plot", plot, (".svg", ".png", ".html"))
     can_be_written("--save", save)
+    can_be_written("--save-training", save_training)
     # What a step prints while it is watched is no part of the answer.
     with redirect_stdout(sys.stderr), Console(stderr=True).status("cutting …"):
         cut = split_file(
@@ -71,6 +85,9 @@ def split_command(
             trainer=trainer,
             plot=plot,
             save=save,
+            save_training=save_training,
+            state=state or (),
+            constants=constant or (),
             strict=strict,
             frozen=frozen,
             sizes=sizes,

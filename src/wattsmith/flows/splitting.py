@@ -1,19 +1,22 @@
-"""A training step cut in two: from Python, and from a file that is named on the command line."""
+"""A training step or an ONNX model cut in two: from Python, and from a file that is named on the command line."""
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from wattsmith.flows.models.inputs import inputs_of_shapes, parse_input, tensors_in
 from wattsmith.flows.models.python_source import folder_on_path, named_thing
 from wattsmith.report.split_plot import plot_cut
 from wattsmith.split.halves import load as load_half
 from wattsmith.split.marks import boundary, opaque
+from wattsmith.split.onnx_reading import inputs_of, is_onnx, read_model
+from wattsmith.split.onnx_whole import split_onnx
 from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Prices
 from wattsmith.split.problems import NotSplittable, first_line, place_of
-from wattsmith.split.whole import Split, split
+from wattsmith.split.whole import Split
+from wattsmith.split.whole import split as split_step
 from wattsmith.terms.cut import Cut
 from wattsmith.terms.errors import BadInput, ExtraNeeded
 
@@ -21,6 +24,44 @@ __all__ = ["Cut", "Prices", "Split", "boundary", "load_half", "opaque", "split",
 
 TRAINERS = {"cpu": CPU_TRAINER, "gpu": GPU_TRAINER}
 _BATCH = 8  # samples in an example that is made of sizes
+
+
+@overload
+def split(
+    step: Callable[..., Any],
+    example: Any,
+    *,
+    update: Callable[[], Any] | None = None,
+    frozen: bool = False,
+    strict: bool = False,
+    prices: Prices | None = None,
+    sizes: str = "batch",
+    check: bool = True,
+) -> Split: ...
+
+
+@overload
+def split(
+    step: Any,
+    example: Any = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
+    state: Collection[str] = (),
+    constants: Collection[str] = (),
+    strict: bool = False,
+    prices: Prices | None = None,
+    check: bool = True,
+) -> Split: ...
+
+
+def split(step: Any, example: Any = None, **options: Any) -> Split:
+    """Cut STEP in two: a function or an nn.Module with an example batch, or an ONNX model or the name of its file.
+
+    Options of the first are told at `wattsmith.split.whole.split`, of the second at
+    `wattsmith.split.onnx_whole.split_onnx`.
+    """
+    return (split_onnx if is_onnx(step) else split_step)(step, example, **options)
 
 
 def split_file(
@@ -32,26 +73,61 @@ def split_file(
     trainer: str | None = None,
     plot: Path | None = None,
     save: Path | None = None,
+    save_training: Path | None = None,
     **options: Any,
 ) -> Cut:
-    """Cut the step that SOURCE names: FILE.py:NAME or package.module:NAME.
+    """Cut the step that SOURCE names: FILE.py:NAME, package.module:NAME or FILE.onnx.
 
     INPUTS: sizes of one sample, such as 3x224x224:uint8. EXAMPLE: what in the same file gives a batch; usually
-    `example`. TRAINER: "cpu" or "gpu". PLOT and SAVE: files for a picture and for the data half. Options are those of
-    `split`.
+    `example`. TRAINER: "cpu" or "gpu". PLOT and SAVE: files for a picture and for the data half; SAVE_TRAINING: for the
+    other half of an ONNX model. Options are those of `split`.
     """
     if trainer is not None and trainer not in TRAINERS:
         raise BadInput(f"--trainer must be cpu or gpu, got {trainer!r}")
     if batch is not None and batch < 1:
         raise BadInput(f"--batch must be at least 1, got {batch}")
     prices = None if trainer is None else TRAINERS[trainer]
-    step, given = _loaded(source, inputs, batch, example)
-    made = split(step, given, prices=prices, **options)
+    if is_onnx(source):
+        made = _split_onnx_file(source, inputs, example, prices=prices, batch=batch, **options)
+    else:
+        _refuse(
+            source, state=options.pop("state", ()), constant=options.pop("constants", ()), save_training=save_training
+        )
+        step, given = _loaded(source, inputs, batch, example)
+        made = split(step, given, prices=prices, **options)
     if save is not None:
         made.data.save(save)
+    if save_training is not None:
+        made.train.save(save_training)
     if plot is not None:
         plot_cut(made.report(), plot)
     return made.report()
+
+
+def _split_onnx_file(
+    source: str,
+    inputs: Sequence[str],
+    example: str | None,
+    *,
+    frozen: bool = False,
+    sizes: str = "batch",
+    **options: Any,
+) -> Split:
+    _refuse(source, example=example, frozen=frozen, sizes=sizes != "batch")
+    model, told = read_model(source), [parse_input(one) for one in inputs]
+    names = [one.name for one in inputs_of(model)]
+    if len(told) > len(names):
+        raise BadInput(f"{len(told)} inputs are given, and {source} takes {len(names)}: {', '.join(names)}")
+    if any(one.dtype for one in told):
+        raise BadInput(f"{source} tells the types of its inputs itself: leave them away from --input")
+    return split_onnx(model, shapes={one.name or names[at]: one.sizes for at, one in enumerate(told)}, **options)
+
+
+def _refuse(source: str, **options: Any) -> None:
+    """Raises BadInput for those of OPTIONS that are given: they make no sense for SOURCE."""
+    if given := [name for name, value in options.items() if value]:
+        what = "a Python step" if is_onnx(source) else "an ONNX file"
+        raise BadInput(f"--{given[0].replace('_', '-')} is for {what}, not for {source}")
 
 
 def _loaded(source: str, inputs: Sequence[str], batch: int | None, example: str | None) -> tuple[Any, Any]:

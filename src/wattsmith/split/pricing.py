@@ -13,8 +13,8 @@ from wattsmith.split.running import Seen
 from wattsmith.split.traced import Traced
 from wattsmith.terms.errors import BadTerm
 
-_PER_SECOND = 10**12  # costs are counted in picoseconds of the trainer
-_UNLIKE_S = 1_000.0  # for a result that depends on the machine, where that is to be avoided
+PER_SECOND = 10**12  # costs are counted in picoseconds of the trainer
+UNLIKE_S = 1_000.0  # for a result that depends on the machine, where that is to be avoided
 # Measured alike on generic, AVX2 and AVX-512 code and with one or two threads, or mere movement of data.
 _ALIKE = {
     *("add", "sub", "mul", "div", "neg", "abs", "sign", "clamp", "clamp_min", "clamp_max", "minimum", "maximum"),
@@ -115,10 +115,15 @@ def work_s(node: Any, seen: Seen, prices: Prices) -> tuple[float, float]:
     if not seen.makes_new:
         return prices.trainer_call_s, 1e-6
     weight = max((factor for part, factor in _HEAVY.items() if name.startswith(("_" + part, part))), default=1.0)
+    return moving_s(seen.moved_bytes, weight, prices)
+
+
+def moving_s(moved_bytes: int, weight: float, prices: Prices) -> tuple[float, float]:
+    """Seconds on the trainer, and on a worker, of what takes one core WEIGHT times as long as its bytes alone."""
     # A GPU does the arithmetic while it waits for memory; one core does not.
     on_trainer = weight if prices.bus_bytes_per_s is None else 1.0
-    trainer_s = prices.trainer_call_s + on_trainer * seen.moved_bytes / prices.trainer_bytes_per_s
-    return trainer_s, 1e-6 + weight * seen.moved_bytes / WORKER_BYTES_PER_S
+    trainer_s = prices.trainer_call_s + on_trainer * moved_bytes / prices.trainer_bytes_per_s
+    return trainer_s, 1e-6 + weight * moved_bytes / WORKER_BYTES_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +157,7 @@ def cheapest_cut(traced: Traced, roles: Roles, seen: dict[Any, Seen], prices: Pr
     cost, data = net.cut("data", "training")
     if cost >= ENDLESS:
         raise NotSplittable(_contradiction(live, roles))
-    return Choice(data=frozenset(one for one in live if one in data), cost_s=cost / _PER_SECOND)
+    return Choice(data=frozenset(one for one in live if one in data), cost_s=cost / PER_SECOND)
 
 
 def _own_cost(net: Network, node: Any, roles: Roles, seen: dict[Any, Seen], prices: Prices, strict: bool) -> None:
@@ -168,16 +173,16 @@ def _own_cost(net: Network, node: Any, roles: Roles, seen: dict[Any, Seen], pric
     trainer_s, worker_s = work_s(node, one, prices)
     worker_s *= prices.worker_ratio
     if strict and not is_alike(node, one):
-        worker_s += _UNLIKE_S
-    net.edge("data", node, round(trainer_s * _PER_SECOND))
-    net.edge(node, "training", round(worker_s * _PER_SECOND))
+        worker_s += UNLIKE_S
+    net.edge("data", node, round(trainer_s * PER_SECOND))
+    net.edge(node, "training", round(worker_s * PER_SECOND))
 
 
 def _sending(one: Seen | None, prices: Prices) -> int:
     """What it costs to send a node's value; lists and things are not sent."""
     if one is None or one.output_bytes is None:
         return ENDLESS
-    return max(1, round(prices.crossing_s(one.output_bytes) * _PER_SECOND))
+    return max(1, round(prices.crossing_s(one.output_bytes) * PER_SECOND))
 
 
 def _contradiction(live: list[Any], roles: Roles) -> str:
