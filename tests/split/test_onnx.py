@@ -102,6 +102,13 @@ def test_two_files_run_one_after_the_other_give_the_bits_of_the_whole(tmp_path):
     assert same_bits(ReferenceEvaluator(pictures()).run(None, PICTURES), got)
 
 
+def test_names_of_the_graph_mean_nothing():
+    step = model(
+        "(float[N,3] data) => (float[N,3] out) { training = Neg(data)  out = MatMul(training, sent) }", sent=ramp(3, 3)
+    )
+    assert sides(split_onnx(step, ramp(4, 3))) == {"data": "data", "training": "data", "out": "training"}
+
+
 def test_other_numbers_of_samples_may_come_where_the_file_leaves_them_open():
     made = split_onnx(pictures(), PICTURES)
     assert made.cut.any_batch
@@ -228,6 +235,34 @@ def test_branches_stay_whole_on_one_side(inside, side):
     made = split_onnx(model(BRANCHES.replace("INSIDE", inside), w=ramp(3, 3), v=ramp(3, 3)), ROWS)
     assert sides(made)["h"] == side
     assert crossing(made) == (["h"] if side == "data" else ["x", "high"])
+
+
+LOOP = """(float[3,3] x) => (float[3,3] z) <int64 three = {3}, bool yes = {1}> {
+    k = Abs(x)
+    h = Loop (three, yes, k) <
+        body = once (int64 at, bool on, float[3,3] was) => (bool go, float[3,3] now) { go = Identity(on)  now = INSIDE }
+    >
+    z = MatMul(h, w)
+}"""
+
+
+@pytest.mark.parametrize(("inside", "sent"), [("Neg(was)", "h"), ("MatMul(was, w)", "k")])
+def test_a_loop_stays_whole_on_one_side(inside, sent):
+    made = split_onnx(model(LOOP.replace("INSIDE", inside), w=ramp(3, 3)), {"x": ramp(3, 3)})
+    assert crossing(made) == [sent]
+
+
+def test_sizes_that_depend_on_numbers_are_those_of_the_example():
+    text = """(float[N,2] x) => (float[K,2] z) {
+        large = ReduceMax<axes=[1], keepdims=0>(x)
+        is_large = Cast<to=9>(large)
+        some = Compress<axis=0>(x, is_large)
+        z = MatMul(some, w)
+    }"""
+    batch = np.array([[0, 0], [1, 2], [0, 3]], np.float32)
+    made = split_onnx(model(text, w=ramp(2, 2)), batch)
+    assert [(one.name, one.shape) for one in made.crossing] == [("some", (2, 2))]
+    assert made(batch[:2], 0)[0].tolist() == [[4.0, 7.0]]
 
 
 def test_recurrent_layers_stay_and_their_lengths_are_data():

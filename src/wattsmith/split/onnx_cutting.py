@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattsmith.split.mincut import ENDLESS, Network
 from wattsmith.split.onnx_reading import Value, inputs_of, reads, subgraphs
-from wattsmith.split.pricing import PER_SECOND, UNLIKE_S, Prices, moving_s
+from wattsmith.split.placing import Step, cheapest_side
+from wattsmith.split.pricing import Prices
 from wattsmith.split.problems import NotSplittable
 from wattsmith.terms.errors import BadInput
 
@@ -165,64 +165,22 @@ def _check_names(option: str, names: Collection[str], known: Collection[str]) ->
 
 def cheapest_data(
     model: Any, roles: Roles, values: Mapping[str, Value], prices: Prices, strict: bool
-) -> tuple[frozenset[str], list[str]]:
-    """Keys of the nodes that go to the data side, and names of the values that cross, both in the graph's order."""
-    net, users = Network(), _users(model, roles)
-    makers = {name: key_of(node) for node in roles.live for name in node.output}
-    inputs = [one.name for one in inputs_of(model) if one.name not in roles.kept]
-    for name in inputs:
-        net.edge("data", name, ENDLESS)
-        _send(net, name, name, users, values, prices)
-    for node in roles.live:
-        key = key_of(node)
-        for name in reads(node):
-            if name in makers:
-                net.edge(key, makers[name], ENDLESS)  # data is never made from training
-        if key in roles.kept:
-            net.edge(key, "training", ENDLESS)
-            continue
-        trainer_s, worker_s = _work_s(node, values, prices)
-        worker_s = worker_s * prices.worker_ratio + (UNLIKE_S if strict and not is_alike(node, values) else 0)
-        net.edge("data", key, round(trainer_s * PER_SECOND))
-        net.edge(key, "training", round(worker_s * PER_SECOND))
-        for name in node.output:
-            _send(net, key, name, users, values, prices)
-    cost, side = net.cut("data", "training")
-    if cost >= ENDLESS:
-        raise NotSplittable(
-            "the model cannot be cut: training takes an input that is no tensor of numbers, or has sizes unknown before"
+) -> tuple[frozenset[Any], list[Any]]:
+    """Keys of the nodes that go to the data side, and names of the values that cross, in the graph's order."""
+    steps = [
+        Step(
+            name=key_of(node),
+            takes=reads(node),
+            gives=[name for name in node.output if name],
+            stays=key_of(node) in roles.kept,
+            weight=None if node.op_type in _VIEWS else _HEAVY.get(node.op_type, 1.0),
+            shunned=strict and not is_alike(node, values),
         )
-    data = frozenset(key for node in roles.live if (key := key_of(node)) in side)
-    made = [*inputs, *(name for node in roles.live if key_of(node) in data for name in node.output)]
-    return data, [name for name in made if any(user not in data for user in users.get(name, ()))]
-
-
-def _users(model: Any, roles: Roles) -> dict[str, list[str]]:
-    """Of each value, the keys of the live nodes that take it; "training" for an output."""
-    users: dict[str, list[str]] = {one.name: ["training"] for one in model.graph.output}
-    for node in roles.live:
-        for name in reads(node):
-            users.setdefault(name, []).append(key_of(node))
-    return users
-
-
-def _send(
-    net: Network, maker: str, name: str, users: Mapping[str, list[str]], values: Mapping[str, Value], prices: Prices
-) -> None:
-    """What training takes and data made must be sent, once."""
-    size = values[name].size_bytes if name in values else None
-    price = ENDLESS if size is None else max(1, round(prices.crossing_s(size) * PER_SECOND))
-    net.edge(maker, ("sent", name), price)
-    for user in users.get(name, ()):
-        net.edge(("sent", name), user, ENDLESS)
-
-
-def _work_s(node: Any, values: Mapping[str, Value], prices: Prices) -> tuple[float, float]:
-    """Seconds of NODE on the trainer, and on a worker; by a rule, so that a model is cut alike each time."""
-    if node.op_type in _VIEWS:
-        return prices.trainer_call_s, 1e-6
-    moved = sum(values[name].size_bytes or 0 for name in (*reads(node), *node.output) if name in values)
-    return moving_s(moved, _HEAVY.get(node.op_type, 1.0), prices)
+        for node in roles.live
+    ]
+    inputs = [one.name for one in inputs_of(model) if one.name not in roles.kept]
+    sizes = {name: one.size_bytes for name, one in values.items()}
+    return cheapest_side(steps, inputs, [one.name for one in model.graph.output], sizes, prices)
 
 
 def is_alike(node: Any, values: Mapping[str, Value]) -> bool:

@@ -47,9 +47,9 @@ def split_onnx(
     names = [one.name for one in inputs_of(whole)]
     feeds = made_example(whole, shapes or {}, batch or SAMPLES) if example is None else as_feeds(names, example)
     values = values_of(whole, feeds)
-    roles = roles_of(whole, values, state, constants)
+    roles, runtime = roles_of(whole, values, state, constants), usual_runtime()
+    values |= _seen(whole, roles, values, feeds, runtime)
     data, crossing = cheapest_data(whole, roles, values, prices or _usual_prices(), strict)
-    runtime = usual_runtime()
     made = Split(
         **_halves(whole, roles, crossing, values, runtime),
         cut=_told(whole, roles, data, crossing, values, feeds, runtime),
@@ -58,6 +58,29 @@ def split_onnx(
         notes = (*made.cut.notes, f"not compared with the model itself: {why}")
         return replace(made, cut=replace(made.cut, notes=notes))
     return made
+
+
+def _seen(
+    whole: Any, roles: Roles, values: Mapping[str, Value], feeds: Mapping[str, Any], runtime: str
+) -> dict[str, Value]:
+    """Types and sizes of what could be data and depends on numbers, from a run with the batch FEEDS; {}: it fails."""
+    import onnx
+
+    movable = [node for node in roles.live if key_of(node) not in roles.kept]
+    names = [name for node in movable for name in node.output if name and name not in values]
+    if not names:
+        return {}
+    takes = [one for one in inputs_of(whole) if one.name not in roles.kept]
+    part = part_of(whole, takes, [onnx.ValueInfoProto(name=name) for name in names])
+    try:
+        given = OnnxModel(part.SerializeToString(), runtime).run({one.name: feeds[one.name] for one in takes})
+    except Exception:  # noqa: BLE001 - a runtime raises anything; then these values do not cross
+        return {}
+    return {
+        name: Value(shape=one.shape, dtype=str(one.dtype), size_bytes=None if one.dtype.hasobject else one.nbytes)
+        for name, one in zip(names, given, strict=True)
+        if hasattr(one, "dtype")
+    }
 
 
 def _usual_prices() -> Prices:
@@ -173,7 +196,7 @@ def _place(
     elif key in data:
         why = "depends on no state"
     elif after is None:
-        why = "how large its results are is not known before it runs"
+        why = "what it gives cannot be sent: it is no tensor of numbers, or of a size that is not known"
     elif before is not None and after > before:
         why = f"cheaper with training: it makes {after} bytes of {before}"
     else:
