@@ -34,6 +34,7 @@ class Exporter:
         self.hints: list[int] = []  # one more input per size that opaque steps make: what it is worth
         self.plans = [self._plan(one, other) for one, other in self.calls]
         self.given: list[Any] = []  # the hints, as they are traced
+        self.gradient_at: str | None = None  # the line that called torch.autograd.grad
 
     def _plan(self, one: OpaqueOutputs, other: OpaqueOutputs) -> list[list[tuple[str, int]]]:
         """For each tensor and dimension: ("fixed", size) or ("hint", which hint)."""
@@ -162,6 +163,7 @@ def exported(
             watched_by(exporter),
             split_operators().followed_by(exporter),
             _silence(),
+            _distributions_unchecked(),
             open_lengths(held.spaces),
             lines,
         )
@@ -173,11 +175,16 @@ def exported(
             return torch.export.export(whole, tuple(given), dynamic_shapes={"given": tuple(dims)}, strict=False)
 
     try:
-        program = program_with(_lines())
+        program = program_with(_lines(exporter))
     except NotSplittable:
         raise
     except Exception:  # noqa: BLE001 - torch.cond, for one, cannot be traced while lines are watched
-        program = program_with(nullcontext())
+        try:
+            program = program_with(nullcontext())
+        except Exception as failed:
+            if exporter.gradient_at is None:
+                raise
+            raise RuntimeError(f"the step asks for gradients itself at {exporter.gradient_at}") from failed
     batch_at = next((at for at, one in enumerate(given[: len(inputs)]) if one.dim() and one.shape[0] == batch), None)
     traced = _flat(program, named, held, exporter, [leaves[at].kind for at in inputs], batch_at)
     traced.outputs, traced.output_form = list(outputs), forms[0]
@@ -195,19 +202,37 @@ def _refuse_things(outputs: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _lines() -> Iterator[None]:
+def _lines(exporter: Exporter) -> Iterator[None]:
     """Inside, every node that is traced gets the line of the user's code that made it."""
+    import torch
     from torch.fx.traceback import annotate, preserve_node_meta
     from torch.overrides import TorchFunctionMode
 
     class Lines(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
             del types
+            if function is torch.autograd.grad:
+                exporter.gradient_at = calling_place()
+            if function == torch.Tensor.data.__get__:
+                function = torch.Tensor.detach  # the same memory; torch.export loses what is behind .data
             with annotate({"line": calling_place()}):
                 return function(*args, **(named or {}))
 
     with preserve_node_meta(), Lines():
         yield
+
+
+@contextmanager
+def _distributions_unchecked() -> Iterator[None]:
+    """Inside, torch.distributions does not look at the values it is given; it did when the step was run for real."""
+    from torch.distributions import Distribution
+
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextmanager

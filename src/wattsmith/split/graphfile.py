@@ -79,6 +79,7 @@ def _packed_target(target: Any, packed: Packed) -> Any:
         return {"higher": target.name() if callable(getattr(target, "name", None)) else str(target)}
     try:
         name = _get_qualified_name(target)
+        name = name if "." in name else f"builtins.{name}"
         if name.startswith(_MAY_CALL) and found(name) is target:
             if name.startswith("torch.ops."):
                 _need_package(name.split(".")[2], packed)

@@ -20,6 +20,7 @@ class SplitOperators:
         self._library.impl("opaque", self._no_values, "CompositeExplicitAutograd")
         torch.library.register_fake("wattsmith_split::boundary", torch.empty_like, lib=self._library)
         torch.library.register_fake("wattsmith_split::opaque", self._shapes, lib=self._library)
+        self._shapes_of_draws = _shapes_of_draws()
         self.boundary = torch.ops.wattsmith_split.boundary.default
         self.opaque = torch.ops.wattsmith_split.opaque.default
         self._follower: Any = None
@@ -40,6 +41,17 @@ class SplitOperators:
 
     def _no_values(self, *_: Any) -> list[Any]:
         raise RuntimeError("an opaque step is followed in a trace alone; its graph calls the function itself")
+
+
+def _shapes_of_draws() -> Any:
+    """Tells the shapes of operators behind torch.distributions (Beta, Binomial) where PyTorch does not."""
+    import torch
+
+    library = torch.library.Library("aten", "IMPL")
+    for name in ("_sample_dirichlet", "binomial"):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+            library.impl(name, lambda first, *_, **__: torch.empty_like(first), "Meta")
+    return library
 
 
 @cache

@@ -1,6 +1,7 @@
 """What can be wrong with a step that is to be cut, said so that its author finds the line."""
 
 import linecache
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -47,7 +48,7 @@ def place_of(failed: BaseException) -> str | None:
 
 def calling_place() -> str | None:
     """The same for the line that runs now."""
-    return _last_place(list(traceback.walk_stack(None))[::-1])
+    return line_of_frame(sys._getframe())
 
 
 def line_of_frame(frame: FrameType | None) -> str | None:
