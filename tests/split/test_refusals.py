@@ -1,6 +1,7 @@
 """What a trace would get wrong is refused, with the line that does it; what it can do works."""
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -180,6 +181,90 @@ def test_a_step_that_calls_backward_is_told_to_return_the_loss():
     with pytest.raises(NotSplittable, match="Return the loss"):
         split(step, batch())
     assert layer.weight.grad is None
+
+
+kept = {"calls": torch.zeros(())}
+
+
+class SetUpByData(torch.nn.Module):
+    """Goes another way in its first step, by a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("is_set_up", torch.tensor(0))
+        self.layer, self.middle = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        if self.is_set_up.item() == 0:
+            self.middle.data.copy_(x.mean(0))
+            self.is_set_up.fill_(1)
+        return self.layer(x - self.middle).sum()
+
+
+def by_a_tensor_in_a_dict(x):
+    kept["calls"].add_(1)
+    return layer(x).sum() * (float(kept["calls"]) / 10)
+
+
+@pytest.mark.parametrize("step", [SetUpByData(), by_a_tensor_in_a_dict], ids=["buffer", "dict"])
+def test_a_way_that_is_chosen_by_state_is_not_frozen(step):
+    with pytest.raises(NotSplittable, match="decides by the value of a tensor"):
+        split(step, batch())
+
+
+def test_a_clock_is_refused_with_what_it_changes():
+    def step(x):
+        return layer(x).sum(), time.perf_counter()
+
+    with pytest.raises(NotSplittable, match=r"output 1 is [\d.]+, then [\d.]+.*clock"):
+        split(step, batch())
+
+
+def test_a_step_that_gives_an_object_back_is_told_which():
+    with pytest.raises(NotSplittable, match=r"gives a Cache back as \['cache'\].*use_cache=False"):
+        split(lambda x: {"loss": layer(x).sum(), "cache": type("Cache", (), {})()}, batch())
+
+
+def test_lazy_modules_are_to_be_called_first():
+    with pytest.raises(NotSplittable, match=r"weight of a lazy module has no size yet.*Call the step once"):
+        split(torch.nn.LazyLinear(4), batch())
+
+
+def test_a_step_that_looks_into_texts_is_told_the_line():
+    def step(texts, x):
+        return layer(x).sum() * len(list(texts))
+
+    with pytest.raises(NotSplittable, match=r"test_refusals\.py, line \d+: `return layer\(x\)"):
+        split(step, (["a", "b"], batch(2)))
+
+
+def test_gradients_inside_that_cannot_be_traced_are_told_with_their_line():
+    def step(x):
+        x = torch.rand(len(x), 4).requires_grad_()
+        (slope,) = torch.autograd.grad(layer(x).tanh().sum(), x, create_graph=True)
+        return slope.square().sum()
+
+    with pytest.raises(NotSplittable, match=r"asks for gradients itself at .*: `\(slope,\)"):
+        split(step, batch())
+
+
+def test_a_value_that_becomes_a_text_is_told():
+    def step(x):
+        loss = layer(x).sum()
+        return loss, f"{loss.item():.3f}"
+
+    with pytest.raises(NotSplittable, match=r"makes a text of a value.*outside of it"):
+        split(step, batch())
+
+
+def test_a_step_that_seeds_by_itself_is_told():
+    def step(x):
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            return layer(x + torch.randn(4)).sum()
+
+    with pytest.raises(NotSplittable, match=r"fork_rng"):
+        split(step, batch())
 
 
 def test_a_boundary_after_the_weights_is_refused():

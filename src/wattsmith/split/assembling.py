@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from wattsmith.split.cutting import CutGraphs
+from wattsmith.split.giving import as_given
 from wattsmith.split.graphfile import Packed, packed_graph
-from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, loads, sealed, training_half
+from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, Setting, loads, sealed, training_half
+from wattsmith.split.keeping import Place, frozen_by_a_trace
 from wattsmith.split.pricing import is_alike
 from wattsmith.split.roles import OPAQUE, Roles
 from wattsmith.split.running import Seen
+from wattsmith.split.state import is_a_class_of_the_users
 from wattsmith.split.traced import CONSTANT, ONE_IS_SPECIAL, STATE, Attribute, Traced
 
 SIZES = "sizes_of_the_batch"  # what crosses last where the cut was made by hand
@@ -91,8 +94,8 @@ def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_
 
     def finish(given: Any) -> Any:
         if by_hand is not None:
-            return given
-        return tree_unflatten([given[what] if kind == "node" else what for kind, what in outputs], form)
+            return as_given(given)
+        return as_given(tree_unflatten([given[what] if kind == "node" else what for kind, what in outputs], form))
 
     used = {node.target for node in graphs.data.nodes if node.op == "get_attr"}
     copied = [
@@ -103,8 +106,24 @@ def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_
         if target in used and one.kind in (STATE, CONSTANT)
     ]
     finders = [_finder(traced.attributes[name], watched) for name in graphs.attributes]
-    modes = [(name, module, module.training) for name, module in watched.held.every_module().items()]
-    return training_half(_root(watched), run, finders, finish, copied, modes)
+    return training_half(_root(watched), run, finders, finish, copied, _settings(watched, by_hand is not None))
+
+
+def _settings(watched: Any, by_hand: bool) -> list[Setting]:
+    """What must stay as it is: modes of modules and, where the step was traced, the numbers and texts that it reads."""
+    held = watched.held
+    modules = [(Place(name, vars(module)), type(module)) for name, module in held.every_module().items()]
+    if by_hand:
+        return [Setting(place, {"training": place.holder["training"]}) for place, _ in modules]
+    # Of a layer of PyTorch's all counts; of the user's own objects what the step's functions name.
+    names = frozenset(held.names) | {"training"}
+    found = [(place, names if is_a_class_of_the_users(kind) else None) for place, kind in modules]
+    settings = []
+    for place, read in [*found, *((place, names) for place in held.places)]:
+        values = frozen_by_a_trace(place, read)
+        values = {key: one for key, one in values.items() if place.named(key) not in watched.keeps.overwritten}
+        settings += [Setting(place, values)] if values else []
+    return settings
 
 
 def _finder(attribute: Attribute, watched: Any) -> Callable[[], Any]:

@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from wattsmith.split.cutting import drawing_in_training
+from wattsmith.split.giving import taken_apart
 from wattsmith.split.handing import is_tensor, sliced
+from wattsmith.split.keeping import same_tensor
 from wattsmith.split.problems import BatchDoesNotFit, NotSplittable, first_line, place_of
 from wattsmith.split.roles import DRAWN, OPAQUE, Roles
 from wattsmith.split.state import put_back, seed_everything
@@ -27,8 +29,9 @@ def compared(made: Any, traced: Traced, roles: Roles, data: frozenset[Any], watc
             if not same(one, other):
                 raise NotSplittable(
                     f"output {at} of the cut step is not that of the step itself, with {samples} of {watched.batch} "
-                    f"samples: {_short(other)} instead of {_short(one)}. If the step is the same whenever it is called "
-                    "with the same batch and seed, this is a fault of the cut; check=False goes on all the same."
+                    f"samples: {shortly(other)} instead of {shortly(one)}. A step that seeds generators itself "
+                    "(torch.manual_seed, fork_rng) cannot be cut: on the data side each batch has its seed. If it does "
+                    "not, this is a fault of the cut; check=False goes on all the same."
                 )
         if samples == watched.batch:
             _compare_gradients(watched.grads, learned)
@@ -86,7 +89,7 @@ def _outputs(made: Any, batch: Any, held: Any, seed: int, learns: bool) -> tuple
         crossing, generator = made.data.and_generator(batch, seed)
         # The whole step goes on with the generator where the data work left it.
         torch.set_rng_state(generator)
-        given = _trained(made, crossing)
+        given = taken_apart(_trained(made, crossing))
         outputs = [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
         return outputs, gradients(given, held) if learns else {}
 
@@ -103,18 +106,13 @@ def _trained(made: Any, crossing: Sequence[Any]) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two outputs of a step are the same, bit for bit; numbers that are none are alike."""
-    import torch
-
     if not is_tensor(one) or not is_tensor(other):
         return bool(one == other) or (one != one and other != other)
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(torch.equal(one, other)) or bool(
-        one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True)
-    )
+    return same_tensor(one, other)
 
 
-def _short(value: Any) -> str:
+def shortly(value: Any) -> str:
+    """VALUE for a message."""
     if is_tensor(value):
         return f"{'×'.join(map(str, value.shape))} {value.dtype}" if value.numel() > 1 else repr(value.item())
     return repr(value)[:60]

@@ -16,7 +16,9 @@ from typing import Any
 from wattsmith.split.contexts import all_left
 from wattsmith.split.graphfile import unpacked_graph
 from wattsmith.split.handing import CONSTANT, TENSOR, leaves_of
+from wattsmith.split.keeping import Place
 from wattsmith.split.problems import BatchDoesNotFit, HalfNotRead, StateChanged, first_line
+from wattsmith.split.traced import functions_of_sizes
 from wattsmith.terms.errors import NotWritten
 
 KIND, VERSION = "wattsmith data half", 1
@@ -161,12 +163,10 @@ class _Condition:
     """What a trace took for granted of the sizes of a batch."""
 
     def __init__(self, text: str, leaves: Sequence[dict[str, Any]]) -> None:
-        from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
-
         tree = ast.parse(text, mode="eval")
         self._names = sorted({one.id for one in ast.walk(tree) if isinstance(one, ast.Name)})
-        self._functions = {name: SYMPY_INTERP[name] for name in self._names if name in SYMPY_INTERP}
-        if not all(isinstance(one, _HARMLESS) for one in ast.walk(tree)):
+        self._functions = {name: one for name, one in functions_of_sizes().items() if name in self._names}
+        if not all(isinstance(one, _HARMLESS) or _is_of_math(one) for one in ast.walk(tree)):
             raise HalfNotRead(f"the condition {text!r} is more than arithmetic")
         self._code = compile(tree, "<condition>", "eval")
         self._told = text
@@ -188,6 +188,13 @@ _HARMLESS = (
     *(ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Constant, ast.Name, ast.Load, ast.Call),
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.IfExp, ast.Tuple),
 )
+
+
+def _is_of_math(part: ast.AST) -> bool:
+    """Whether PART is a function of math, or one such as torch.sym_float."""
+    if not isinstance(part, ast.Attribute) or not isinstance(part.value, ast.Name):
+        return False
+    return part.value.id == "math" or (part.value.id == "torch" and part.attr.startswith("sym_"))
 
 
 class _Seeded:
@@ -246,6 +253,32 @@ class Copied:
         self.version = now._version
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Numbers and texts in one place, which a trace froze as they were."""
+
+    place: Place
+    values: dict[Any, Any]
+
+    def check(self) -> None:
+        now = self.place.holder if isinstance(self.place.holder, dict) else self.place.entries()
+        for key, was in self.values.items():
+            if (got := now.get(key)) is not was and got != was:
+                self._refuse(key, was, got)
+
+    def _refuse(self, key: Any, was: Any, got: Any) -> None:
+        name = self.place.named(key)
+        if key == "training":
+            raise StateChanged(
+                f"{self.place.name or 'the step'} was in {'training' if was else 'eval'} mode when the step was cut, "
+                "and is not now. Set it back, or cut again; evaluate with the step itself."
+            )
+        raise StateChanged(
+            f"{name} was {was!r} when the step was cut, which is frozen into it, and is {got!r} now. Keep what changes "
+            "in a tensor that the step reads, and write into it; or cut again."
+        )
+
+
 class _Lazy:
     """Defines the training half once PyTorch is needed."""
 
@@ -266,17 +299,13 @@ class _Lazy:
                     for part in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
                         mine[part] = vars(root)[part]
                     mine["training"] = root.training
-                mine.update(_run=run, _attributes=attributes, _finish=finish, _copied=watch[0], _modes=watch[1])
+                mine.update(_run=run, _attributes=attributes, _finish=finish, _copied=watch[0], _settings=watch[1])
 
             def forward(self, *crossing: Any) -> Any:
                 for one in self._copied:
                     one.check()
-                for name, module, training in self._modes:
-                    if module.training != training:
-                        raise StateChanged(
-                            f"{name or 'the step'} was in {'training' if training else 'eval'} mode when the step was "
-                            "cut, and is not now. Set it back, or cut again; evaluate with the step itself."
-                        )
+                for setting in self._settings:
+                    setting.check()
                 with all_left():
                     return self._finish(self._run(*crossing, *(find() for find in self._attributes)))
 
@@ -287,7 +316,7 @@ _LAZY = _Lazy()
 
 
 def training_half(
-    root: Any, run: Any, attributes: list[Callable[[], Any]], finish: Any, copied: list[Copied], modes: list[Any]
+    root: Any, run: Any, attributes: list[Callable[[], Any]], finish: Any, copied: list[Copied], settings: list[Setting]
 ) -> Any:
     """An nn.Module. ROOT: whose parameters and buffers it has. FINISH: puts outputs together as the step does."""
-    return _LAZY.kind(root, run, attributes, finish, (copied, modes))
+    return _LAZY.kind(root, run, attributes, finish, (copied, settings))

@@ -5,87 +5,228 @@ number that counts the calls, is not: a trace would hold what was there first, f
 """
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
 from wattsmith.split.handing import is_tensor
 
 MODULE_INTERNALS = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _TOLD = 3  # names in a message
+_LATER = 1_000  # calls after which a list that grows is looked at once more
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a step keeps tensors outside of modules: a dict, a list, a variable. KEYS: those that count; None: all."""
+    """Where a step keeps things until the next call. KEYS: those that count; None: all.
+
+    HOLDER: a dict, such as an object's attributes; a class; a list, deque or set; a variable of a function; an array.
+    """
 
     name: str
-    holder: dict[Any, Any] | list[Any] | deque[Any] | CellType
+    holder: Any
     keys: frozenset[str] | None = None
 
     def entries(self) -> dict[Any, Any]:
+        """What is there now, by key; a list, a set or an array is one entry."""
         if isinstance(self.holder, CellType):
             try:
                 return {"": self.holder.cell_contents}
             except ValueError:  # a variable that is not set yet
                 return {}
+        if isinstance(self.holder, type):
+            return {key: one for key, one in vars(self.holder).items() if not key.startswith("__")}
         if isinstance(self.holder, dict):
             return {key: one for key, one in self.holder.items() if self.keys is None or key in self.keys}
-        return dict(enumerate(self.holder))
+        if isinstance(self.holder, list | deque | set):
+            return {"": tuple(self.holder)}
+        return {"": self.holder.copy()}
 
-    def put_back(self, before: dict[Any, Any]) -> list[str]:
-        """Put every tensor of BEFORE where it was. Gives the names of those that others had taken the place of.
-
-        Numbers stay as they are: a step that counts its calls shows in that it is not traced alike twice.
-        """
+    def put_back(self, before: dict[Any, Any]) -> None:
+        """Put everything of BEFORE where it was."""
         now = self.entries()
-        moved = [key for key in {**before, **now} if _is_another_tensor(before.get(key), now.get(key))]
-        if moved and isinstance(self.holder, CellType):
-            self.holder.cell_contents = before[""]
-        elif moved and isinstance(self.holder, dict):
-            for key in moved:
+        for key in [key for key in {**before, **now} if is_another(before, now, key)]:
+            if isinstance(self.holder, CellType):
+                self.holder.cell_contents = before[""]
+            elif isinstance(self.holder, type):
+                setattr(self.holder, key, before[key]) if key in before else delattr(self.holder, key)
+            elif isinstance(self.holder, dict):
                 if key in before:
                     self.holder[key] = before[key]
                 else:
                     del self.holder[key]
-        elif moved:
-            assert not isinstance(self.holder, dict | CellType)
-            self.holder.clear()
-            self.holder.extend(before.values())
-        return [f"{self.name}.{key}".strip(".") for key in moved]
+            elif isinstance(self.holder, list | deque | set):
+                self.holder.clear()
+                self.holder.update(before[""]) if isinstance(self.holder, set) else self.holder.extend(before[""])
+            else:
+                self.holder[...] = before[""]
+
+    def named(self, key: Any) -> str:
+        return f"{self.name}.{key}".strip(".")
 
 
-def _is_another_tensor(before: Any, now: Any) -> bool:
-    return before is not now and (is_tensor(before) or is_tensor(now))
+def is_another(before: Mapping[Any, Any], now: Mapping[Any, Any], key: Any) -> bool:
+    """Whether something else is at KEY than before. Lists and dicts that stay are places of their own."""
+    if key not in before or key not in now:
+        return True
+    return not _is_it_still(before[key], now[key])
+
+
+def _is_it_still(one: Any, other: Any) -> bool:
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_is_it_still, one, other))
+    return (isinstance(one, PLAIN) or _is_an_array(one)) and alike(one, other)
+
+
+def _is_an_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "tobytes")
+
+
+def copied(value: Any) -> Any:
+    """VALUE as it is now, to be compared later."""
+    if is_tensor(value):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: copied(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [copied(one) for one in value]
+    return value.copy() if isinstance(value, set) or _is_an_array(value) else value
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two things that were copied are worth the same; of what is not known, whether it is of one type."""
+    import torch
+
+    if is_tensor(one) or is_tensor(other):
+        return is_tensor(one) and is_tensor(other) and same_tensor(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if _is_an_array(one) and _is_an_array(other):
+        return bool(one.shape == other.shape and one.dtype == other.dtype and (one.tobytes() == other.tobytes()))
+    if isinstance(one, (*PLAIN, set, frozenset)) or isinstance(other, (*PLAIN, set, frozenset)):
+        traced = (torch.SymInt, torch.SymFloat, torch.SymBool)
+        return isinstance(one, traced) or isinstance(other, traced) or one == other or (one != one and other != other)
+    return type(one) is type(other)
+
+
+def same_tensor(one: Any, other: Any) -> bool:
+    """Whether two tensors are the same, bit for bit; numbers that are none are alike."""
+    import torch
+
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(torch.equal(one, other)) or bool(
+        one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True)
+    )
+
+
+@dataclass(slots=True)
+class Kept:
+    """All places of a step, as they were at one moment."""
+
+    places: Sequence[Place]
+    modules: Mapping[str, Any]
+    _entries: list[dict[Any, Any]] = field(init=False)
+    _attributes: list[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._entries = [one.entries() for one in self.places]
+        self._attributes = [copied_attributes(one) for one in self.modules.values()]
+
+    def put_back(self) -> None:
+        for module, attributes in zip(self.modules.values(), self._attributes, strict=True):
+            restore_attributes(module, attributes)
+        for place, entries in zip(self.places, self._entries, strict=True):
+            place.put_back(entries)
+
+    def moved(self) -> dict[str, Any]:
+        """By name, what is now where something else was; as it is, not copied."""
+        found: dict[str, Any] = {}
+        for (name, module), attributes in zip(self.modules.items(), self._attributes, strict=True):
+            now = copied_attributes(module)
+            for kind in sorted(MODULE_INTERNALS - {"_non_persistent_buffers_set"}):
+                mine, was = now.pop(kind, {}), attributes[kind]
+                found |= {
+                    f"{name}.{key}".strip("."): Registered(mine.get(key))
+                    for key in {**was, **mine}
+                    if mine.get(key) is not was.get(key)
+                }
+            changed = [key for key in {**attributes, **now} if is_another(attributes, now, key)]
+            found |= {f"{name}.{key}".strip("."): now.get(key, None) for key in changed if key not in MODULE_INTERNALS}
+        for place, entries in zip(self.places, self._entries, strict=True):
+            now = place.entries()
+            live = {"": place.holder} if isinstance(place.holder, list | deque) else now
+            found |= {place.named(key): live.get(key) for key in {**entries, **now} if is_another(entries, now, key)}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A parameter, buffer or module that took the place of another: it would be missing from the state of the model."""
+
+    value: Any
+
+
+def accumulating(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Of what one call moved, copied after the FIRST and after a SECOND that was just like it: what went on changing.
+
+    What is overwritten with the same again (`self.attention = …`) is not, nor is a list that only grows, such as a log.
+    """
+    return [
+        name
+        for name, one in second.items()
+        if isinstance(one, Registered) or not (alike(first.get(name), one) or grows(first.get(name), one))
+    ]
+
+
+def grows(first: Any, second: Any) -> bool:
+    return isinstance(first, list) and isinstance(second, list) and not alike(first, second)
+
+
+def age(moved: Mapping[str, Any]) -> bool:
+    """Make lists among what was MOVED as long as after many calls; whether there are any."""
+    lists = [one for one in moved.values() if isinstance(one, list | deque) and one]
+    for one in lists:
+        one.extend([one[-1]] * _LATER)
+    return bool(lists)
 
 
 def copied_attributes(module: Any) -> dict[str, Any]:
-    copied = dict(vars(module))
-    return copied | {key: copied[key].copy() for key in MODULE_INTERNALS if key in copied}
+    found = dict(vars(module))
+    return found | {key: found[key].copy() for key in MODULE_INTERNALS if key in found}
 
 
-def restore_attributes(module: Any, before: dict[str, Any]) -> list[str]:
-    """Give MODULE the attributes of BEFORE again. Gives the names of those that had others."""
-    moved = []
+def restore_attributes(module: Any, before: dict[str, Any]) -> None:
+    """Give MODULE the attributes of BEFORE again."""
     for key in set(vars(module)) - set(before):
-        moved.append(key)
         del vars(module)[key]
     for key, value in before.items():
         if key in MODULE_INTERNALS:
             mine = vars(module)[key]
-            names = {*value, *mine}
-            if isinstance(value, dict):
-                moved += [name for name in names if mine.get(name) is not value.get(name)]
             mine.clear()
             mine.update(value)
         else:
-            if vars(module).get(key) is not value:
-                moved.append(key)
             vars(module)[key] = value
-    return moved
 
 
-def told(moved: list[str]) -> str:
+def frozen_by_a_trace(place: Place, names: frozenset[str] | None) -> dict[Any, Any]:
+    """Numbers and texts in PLACE that stand under NAMES, or under any; a trace would hold them as they are now."""
+    if not isinstance(place.holder, dict | type | CellType):
+        return {}
+    return {
+        key: one
+        for key, one in place.entries().items()
+        if isinstance(one, PLAIN) and (names is None or not isinstance(key, str) or key in names or key == "")
+    }
+
+
+def told(moved: Sequence[str]) -> str:
     """The names of what a step puts other things in the place of, for a message."""
     names = sorted(moved)[:_TOLD]
-    return ", ".join(names) + (" and more" if len(moved) > _TOLD else "") if names else "something that is not followed"
+    return ", ".join(names) + (" and more" if len(moved) > _TOLD else "")

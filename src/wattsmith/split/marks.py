@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from wattsmith.split.problems import NotSplittable
+from wattsmith.split.traced import functions_of_sizes
 
 
 class Watch(Protocol):
@@ -163,7 +164,9 @@ class OpaqueOutputs:
 class Recorder:
     """Runs opaque steps as they are and remembers the shapes of what they give, call by call."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_boundary: Callable[[], Any] | None = None) -> None:
+        """AT_BOUNDARY: called when the step comes to its first boundary."""
+        self._at_boundary = at_boundary
         self.calls: list[OpaqueOutputs] = []
         self.boundaries = 0
         self.sent: list[Any] = []  # what crosses at the first boundary
@@ -182,6 +185,8 @@ class Recorder:
         from torch.utils._pytree import tree_leaves
 
         if not self.boundaries:
+            if self._at_boundary is not None:
+                self._at_boundary()
             self.sent = [one.detach().clone() if isinstance(one, Tensor) else one for one in tree_leaves(values)]
         self.boundaries += 1
         return values
@@ -242,9 +247,7 @@ class OpaqueCall:
         return list(tensors)
 
     def _check_condition(self, text: str, size: int) -> None:
-        from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
-
-        if not eval(text, {"__builtins__": {}, **SYMPY_INTERP}, {"it": size}):
+        if not eval(text, {"__builtins__": {}, **functions_of_sizes()}, {"it": size}):
             raise NotSplittable(
                 f"the opaque step {self.step.__name__} gave a tensor with a size of {size}, and the trace holds for "
                 f"{text.replace('it', 'sizes', 1)}: it goes another way for others. Let it give tensors of such sizes."

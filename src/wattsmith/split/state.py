@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import inspect
 import random
 import sys
 import types
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattsmith.split.keeping import MODULE_INTERNALS, Place, copied_attributes, restore_attributes
+from wattsmith.split.keeping import MODULE_INTERNALS, PLAIN, Kept, Place, same_tensor
 from wattsmith.split.marks import OpaqueStep
 from wattsmith.split.problems import is_of_the_machine
 
@@ -27,7 +28,9 @@ class Held:
     optimizers: list[Any] = field(default_factory=list)
     generators: list[Any] = field(default_factory=list)
     spaces: list[dict[str, Any]] = field(default_factory=list)  # globals of the user's functions that were seen
-    places: list[Place] = field(default_factory=list)  # where tensors are kept outside of modules
+    places: list[Place] = field(default_factory=list)  # where things are kept outside of modules
+    names: set[str] = field(default_factory=set)  # all names and texts in the user's functions that were seen
+    own_generators: list[Any] = field(default_factory=list)  # of Python and NumPy, not the global ones
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -41,6 +44,10 @@ class Held:
 
     def tensors(self) -> dict[str, Any]:
         return {**self.loose, **self.buffers(), **self.parameters()}
+
+    def kept(self) -> Kept:
+        """What is where, now."""
+        return Kept(self.places, self.every_module())
 
     def every_module(self) -> dict[str, Any]:
         return {
@@ -80,10 +87,12 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
         held.modules[name if name not in held.modules else f"{name}_{len(held.modules)}"] = thing
         for inner, module in thing.named_modules():
             forward = getattr(type(module), "forward", None)
-            if isinstance(forward, types.FunctionType) and not is_of_the_machine(forward.__code__.co_filename):
+            if isinstance(forward, types.FunctionType) and not forward.__module__.startswith("torch."):
                 held.spaces.append(forward.__globals__)
+            for method in _methods(type(module), "forward"):
+                _search(method, "", held, seen, depth + 1)
             rest = {key: value for key, value in vars(module).items() if key not in MODULE_INTERNALS}
-            for key, value in rest.items():
+            for key, value in {**rest, "": type(module)}.items():
                 if _may_hold(value):
                     _search(value, _join(name, _join(inner, key)), held, seen, depth + 1)
     elif isinstance(thing, torch.Tensor):
@@ -92,9 +101,15 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
         held.optimizers.append(thing)
     elif isinstance(thing, torch.Generator):
         held.generators.append(thing)
+    elif isinstance(thing, random.Random):
+        held.own_generators.append(thing)
+    elif type(thing).__module__.startswith("numpy.random"):
+        held.own_generators.append(getattr(thing, "bit_generator", getattr(thing, "_bit_generator", thing)))
     else:
         if isinstance(thing, types.FunctionType):
             held.spaces.append(thing.__globals__)
+            if not is_of_the_machine(thing.__code__.co_filename):
+                held.names.update(_names_in(thing.__code__), _texts_in(thing.__code__))
         held.places.extend(_places_in(thing, name))
         for key, value in _inside(thing):
             _search(
@@ -103,19 +118,31 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
 
 
 def _places_in(thing: Any, name: str) -> Iterator[Place]:
-    """Where THING, which is no module, can keep a tensor until the next call."""
-    if isinstance(thing, types.FunctionType) and not is_of_the_machine(thing.__code__.co_filename):
+    """Where THING, which is no module, can keep something until the next call."""
+    if isinstance(thing, types.FunctionType):
+        if is_of_the_machine(thing.__code__.co_filename):
+            return
+        names = frozenset(_names_in(thing.__code__))
         for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
             yield Place(variable, cell)
-        yield Place("", thing.__globals__, frozenset(_names_in(thing.__code__)))
-    elif isinstance(thing, dict | list | deque):
+        yield Place("", thing.__globals__, names)
+        for module in {id(one): one for one in _modules_named_by(thing)}.values():
+            yield Place(module.__name__, vars(module), names)
+        yield Place(thing.__name__, vars(thing))
+    elif isinstance(thing, type):
+        yield Place(thing.__name__, thing)
+    elif isinstance(thing, dict | list | deque | set) or _is_an_array(thing):
         yield Place(name, thing)
     elif _is_an_object_of_the_users(thing):
         yield Place(name, vars(thing))
 
 
+def _is_an_array(thing: Any) -> bool:
+    return type(thing).__module__ == "numpy" and type(thing).__name__ == "ndarray"
+
+
 def _may_hold(value: Any) -> bool:
-    return not isinstance(value, bool | int | float | str | bytes | type(None) | type)
+    return is_a_class_of_the_users(value) if isinstance(value, type) else not isinstance(value, PLAIN)
 
 
 def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -124,21 +151,57 @@ def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
         yield from _of_function(thing)
     elif isinstance(thing, types.MethodType):
         yield from (("", thing.__self__), ("", thing.__func__))
+        yield from (("", one) for one in _methods(type(thing.__self__), thing.__func__.__name__))
     elif isinstance(thing, functools.partial):
         yield from (("", thing.func), ("", list(thing.args)), ("", dict(thing.keywords)))
     elif isinstance(thing, dict):
         yield from ((str(key), value) for key, value in list(thing.items())[:_MANY] if _may_hold(value))
     elif isinstance(thing, list | tuple | set | frozenset | deque):
         yield from ((str(at), value) for at, value in enumerate(list(thing)[:_MANY]) if _may_hold(value))
+    elif isinstance(thing, type):
+        yield from ((key, one) for key, one in vars(thing).items() if not _is_of_a_class(key, one) and _may_hold(one))
     elif _is_an_object_of_the_users(thing):
         yield from ((key, value) for key, value in vars(thing).items() if _may_hold(value))
+        yield "", type(thing)
+        yield from (("", one) for one in _methods(type(thing), "__call__"))
+
+
+def _is_of_a_class(key: str, value: Any) -> bool:
+    """Whether a class has VALUE as every class has such: a method, a name of its own."""
+    return key.startswith("__") or isinstance(value, types.FunctionType | staticmethod | classmethod | property)
+
+
+def _methods(kind: type, first: str) -> Iterator[types.FunctionType]:
+    """The method of KIND with that name, and those that it names, and so on; the user's own alone."""
+    waiting, known = [first], {first}
+    while waiting:
+        found = inspect.getattr_static(kind, waiting.pop(), None)
+        found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+        if isinstance(found, types.FunctionType) and not is_of_the_machine(found.__code__.co_filename):
+            yield found
+            more = set(_names_in(found.__code__)) - known
+            known |= more
+            waiting += sorted(more)
 
 
 def _is_an_object_of_the_users(thing: Any) -> bool:
     if isinstance(thing, type | types.ModuleType | types.FunctionType) or not hasattr(thing, "__dict__"):
         return False
-    path = getattr(sys.modules.get(type(thing).__module__), "__file__", None)
-    return path is None or not is_of_the_machine(path)
+    return is_a_class_of_the_users(type(thing))
+
+
+def is_a_class_of_the_users(kind: type) -> bool:
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    standard = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    return not standard if path is None else not is_of_the_machine(path)
+
+
+def _modules_named_by(function: types.FunctionType) -> Iterator[types.ModuleType]:
+    """Modules of the user's own that FUNCTION names."""
+    for name in _names_in(function.__code__):
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType) and not is_of_the_machine(getattr(value, "__file__", None) or "<built"):
+            yield value
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -155,11 +218,10 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     named = set(_names_in(function.__code__))
     for name in sorted(named & function.__globals__.keys()):
         value = function.__globals__[name]
-        if isinstance(value, types.ModuleType):
-            if not is_of_the_machine(getattr(value, "__file__", None) or "<built in>"):
-                yield from ((inner, vars(value)[inner]) for inner in sorted(named & vars(value).keys()))
-        elif _may_hold(value):
+        if not isinstance(value, types.ModuleType) and _may_hold(value):
             yield name, value
+    for module in _modules_named_by(function):
+        yield from ((inner, vars(module)[inner]) for inner in sorted(named & vars(module).keys()))
     if hasattr(function, "__wrapped__"):
         yield "", function.__wrapped__
 
@@ -173,6 +235,15 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def _texts_in(code: types.CodeType) -> Iterator[str]:
+    """Texts in CODE, such as the keys of a dict that it reads."""
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, types.CodeType):
+            yield from _texts_in(constant)
 
 
 def original_of(value: Any, held: Held) -> tuple[str, Any] | None:
@@ -210,21 +281,27 @@ def put_back(held: Held) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def places_put_back(held: Held) -> Iterator[list[str]]:
-    """Afterwards modules have the attributes they had, and every other tensor is where it was.
-
-    Gives a list that is filled at the end: the names of what had been put in the place of others.
-    """
-    modules = [(name, module, copied_attributes(module)) for name, module in held.every_module().items()]
-    places = [(place, place.entries()) for place in held.places]
-    moved: list[str] = []
+def places_put_back(held: Held) -> Iterator[Kept]:
+    """Afterwards everything that the step keeps is where it was. Gives what was there before."""
+    before = held.kept()
     try:
-        yield moved
+        yield before
     finally:
-        for name, module, attributes in modules:
-            moved += [_join(name, key) for key in restore_attributes(module, attributes)]
-        for place, entries in places:
-            moved += place.put_back(entries)
+        before.put_back()
+
+
+@contextmanager
+def own_generators_put_back(held: Held) -> Iterator[None]:
+    """Afterwards the generators of Python and NumPy that the step holds itself are as they were."""
+    before = [(one, one.getstate() if isinstance(one, random.Random) else one.state) for one in held.own_generators]
+    try:
+        yield
+    finally:
+        for one, state in before:
+            if isinstance(one, random.Random):
+                one.setstate(state)
+            else:
+                one.state = state
 
 
 @contextmanager
@@ -235,7 +312,7 @@ def values_put_back(held: Held) -> Iterator[dict[str, str]]:
     """
     import torch
 
-    tensors = held.tensors()
+    tensors = {name: one for name, one in held.tensors().items() if one.device.type != "meta"}
     versions = {name: one._version for name, one in tensors.items()}
     values = {name: one.detach().clone() for name, one in tensors.items()}
     grads = {name: one.grad for name, one in tensors.items() if one.is_leaf}
@@ -251,9 +328,9 @@ def values_put_back(held: Held) -> Iterator[dict[str, str]]:
     finally:
         with torch.no_grad():
             for name, one in tensors.items():
-                if one._version != versions[name] or not _same(one, values[name]):
+                if one._version != versions[name] or not same_tensor(one, values[name]):
                     changed[name] = "changed by one real step"
-                    if not _same(one, values[name]):
+                    if not same_tensor(one, values[name]):
                         one.data = values[name] if one.shape != values[name].shape else one.data
                         one.data.copy_(values[name])
         for name, grad in grads.items():
@@ -264,16 +341,6 @@ def values_put_back(held: Held) -> Iterator[dict[str, str]]:
                 group.update(settings)
         for generator, before in generators:
             generator.set_state(before)
-
-
-def _same(one: Any, other: Any) -> bool:
-    import torch
-
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(torch.equal(one, other)) or bool(
-        one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True)
-    )
 
 
 def _copied_state(optimizer: Any) -> tuple[Any, list[dict[str, Any]]]:

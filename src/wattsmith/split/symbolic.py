@@ -1,13 +1,14 @@
 """A step traced by torch.fx, which asks nothing of shapes or values: second choice, for what torch.export refuses."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from wattsmith.split.handing import CONSTANT as CONSTANT_LEAF
 from wattsmith.split.handing import Leaf, rebuilt
 from wattsmith.split.lengths import open_lengths
-from wattsmith.split.problems import calling_place
+from wattsmith.split.problems import NotSplittable, calling_place
 from wattsmith.split.state import Held, original_of
 from wattsmith.split.traced import CONSTANT, OBJECT, STATE, Attribute, Traced
 
@@ -40,6 +41,8 @@ def symbolic(
             return tuple(kept)
 
     class Tracer(torch.fx.Tracer):  # type: ignore[misc]
+        proxy_buffer_attributes = True  # otherwise what is read from a buffer is frozen
+
         def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
             del is_module, concrete_args
             return root_fn, [
@@ -59,7 +62,7 @@ def symbolic(
         if isinstance(one, torch.nn.Parameter):
             whole.register_parameter(f"loose{at}", one)  # torch.fx knows parameters of its root alone
     tracer = Tracer()
-    with open_lengths(held.spaces):
+    with open_lengths(held.spaces), _nothing_frozen_of(held):
         graph = tracer.trace(whole)
     attributes = {
         str(node.target): _attribute(tracer.root, str(node.target), names, held)
@@ -77,6 +80,30 @@ def symbolic(
         outputs=list(outputs),
         notes=["traced by torch.fx, since torch.export could not"],
     )
+
+
+@contextmanager
+def _nothing_frozen_of(held: Held) -> Iterator[None]:
+    """Inside, what is computed of tensors that HELD has beside modules, and not followed by torch.fx, is refused."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._pytree import tree_leaves
+
+    loose = {id(one): name for name, one in held.loose.items()}
+
+    class Refusing(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
+            del types
+            given = tree_leaves((args, named))
+            name = next((loose[id(one)] for one in given if id(one) in loose), None)
+            reads = getattr(function, "__name__", "") != "__get__"
+            if name is not None and reads and not any(isinstance(one, torch.fx.Proxy) for one in given):
+                at = f" at {place}" if (place := calling_place()) else ""
+                raise NotSplittable(f"torch.fx would freeze what is computed of {name}{at}")
+            return function(*args, **(named or {}))
+
+    with Refusing():
+        yield
 
 
 def _context() -> tuple[bool, tuple[Any, ...]]:

@@ -41,5 +41,12 @@ class Traced:
         return [one for one in self.graph.nodes if one.op != "output"]
 
 
+def functions_of_sizes() -> dict[str, Any]:
+    """What conditions on sizes may call, by name, as tracers write them."""
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    return {one.__name__: one for one in (max, min, abs, int, float, bool, round, pow)} | dict(SYMPY_INTERP)
+
+
 def context_of(node: Any) -> tuple[bool, tuple[Any, ...]]:
     return node.meta.get("context", ORDINARY)  # type: ignore[no-any-return]

@@ -1,7 +1,8 @@
 """A step is watched, traced, cut where that is cheapest, and the halves are compared with the whole."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from wattsmith.split.assembling import assembled
@@ -13,9 +14,10 @@ from wattsmith.split.byhand import (
     traced_to_boundary,
     training_by_hand,
 )
-from wattsmith.split.checking import compared, gradients, same
+from wattsmith.split.checking import compared, gradients, same, shortly
 from wattsmith.split.cutting import CutGraphs, cut_graphs
 from wattsmith.split.exporting import Exporter, exported
+from wattsmith.split.giving import giving_parts, refuse_objects
 from wattsmith.split.handing import (
     THING,
     Leaf,
@@ -27,7 +29,7 @@ from wattsmith.split.handing import (
     structure_of,
     ways_to_call,
 )
-from wattsmith.split.keeping import told
+from wattsmith.split.keeping import Kept, accumulating, age, alike, copied, told
 from wattsmith.split.marks import Recorder, watched_by
 from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Choice, Prices, cheapest_cut
 from wattsmith.split.problems import WAYS_OUT, FrozenRandomness, NotSplittable, first_line, place_of
@@ -38,6 +40,7 @@ from wattsmith.split.state import (
     Held,
     held_by,
     kept_randomness,
+    own_generators_put_back,
     places_put_back,
     seed_everything,
     values_put_back,
@@ -74,6 +77,17 @@ class Split:
 
 
 @dataclass(slots=True)
+class Keeps:
+    """What a step keeps from call to call in other ways than by writing into tensors."""
+
+    names: list[str] = field(default_factory=list)  # of what each call changes further
+    early: list[str] = field(default_factory=list)  # those of them that are changed before the boundary
+    differs: str | None = None  # which output is not the same in a second call; None: all are
+    sends_alike: bool = True  # whether what crosses at the boundary is the same in a second call
+    overwritten: dict[str, Any] = field(default_factory=dict)  # what the step puts somewhere, and never goes on from
+
+
+@dataclass(slots=True)
 class Watched:
     """A step and what was seen of it in real runs."""
 
@@ -88,8 +102,7 @@ class Watched:
     recorders: dict[int, Recorder]  # by number of samples
     outputs: dict[int, list[Any]]  # by number of samples: what the step gave, with all generators at _SEED
     grads: dict[str, Any]  # of all that is trained, after backward with all samples; empty: there was none
-    keeps: str | None = None  # what makes a second call give something else than the first; None: it does not
-    sends_alike: bool = True  # whether what crosses at a boundary is the same in a second call
+    keeps: Keeps = field(default_factory=lambda: Keeps())
 
 
 def split(
@@ -112,15 +125,19 @@ def split(
     """
     _need_torch()
     _check_arguments(step, example, sizes)
-    watched = _watch(step, example, update)
-    try:
-        return _cut(watched, *_traced(watched, sizes), frozen, strict, prices, check)
-    except NotSplittable as refused:
-        if not watched.recorders[watched.batch].boundaries or isinstance(refused, FrozenRandomness):
-            raise
-        # Where the user marked the cut, training need not be traced.
-        by_hand = _traced_by_hand(watched, sizes, refused)
-        return _cut(watched, *by_hand, frozen, strict, prices, check)
+    held = held_by(step, update)
+    with own_generators_put_back(held):
+        watched = _watch(step, example, update, held)
+        try:
+            _refuse_what_it_keeps(watched.keeps.names)
+            return _cut(watched, *_traced(watched, sizes), frozen, strict, prices, check)
+        except NotSplittable as refused:
+            if not watched.recorders[watched.batch].boundaries or isinstance(refused, FrozenRandomness):
+                raise
+            # Where the user marked the cut, training need not be traced.
+            _refuse_what_it_keeps(watched.keeps.early)
+            by_hand = _traced_by_hand(watched, sizes, refused)
+            return _cut(watched, *by_hand, frozen, strict, prices, check)
 
 
 def _cut(
@@ -150,14 +167,23 @@ def _cut(
     return compared(made, traced, roles, chosen.data, watched, _SEED) if check else made
 
 
+def _refuse_what_it_keeps(names: list[str]) -> None:
+    if names:
+        raise NotSplittable(
+            f"from call to call the step puts other things in the place of {told(names)}, which a trace would freeze "
+            "as they are now. Keep what lasts in a tensor and write into it (self.mean.copy_(…), self.calls.add_(1)); "
+            "or put wattsmith.boundary(...) around all that crosses before it, and training stays your own code."
+        )
+
+
 def _refuse_what_a_trace_would_freeze(watched: "Watched", *, by_hand: bool) -> None:
-    if watched.keeps is None or (by_hand and watched.sends_alike):
+    if watched.keeps.differs is None or (by_hand and watched.keeps.sends_alike):
         return
     raise NotSplittable(
-        "called again with the same batch, seed and weights, the step gives something else: it puts other things in "
-        f"the place of {watched.keeps}, which a trace would freeze as they are now. Keep what lasts in a tensor and "
-        "write into it (self.mean.copy_(…), self.calls.add_(1)); or put wattsmith.boundary(...) around all that "
-        "crosses before it, and training stays your own code."
+        f"called again with the same batch, seed and weights, the step gives something else: {watched.keeps.differs}. "
+        "A trace would freeze what makes the difference, such as a clock or a thing that is not followed. Do that "
+        "outside of the step; or put wattsmith.boundary(...) around all that crosses before it, and training stays "
+        "your own code."
     )
 
 
@@ -196,9 +222,9 @@ def _usual_prices(held: Held) -> Prices:
     return GPU_TRAINER if on_device or torch.cuda.is_available() else CPU_TRAINER
 
 
-def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | None) -> Watched:
+def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | None, held: Held) -> Watched:
     """Run the step for real, with all samples and with few, and put everything back."""
-    held = held_by(step, update)
+    _refuse_lazy(held)
     structure, found = structure_of(example)
     if batch_size(found) == 1 and any(is_tensor(value) and value.dim() > 0 for _, value in found):
         # A size of one cannot stay open in a trace.
@@ -213,7 +239,7 @@ def _watch(step: Callable[..., Any], example: Any, update: Callable[[], Any] | N
     if not any(kind_of(value) != "constant" for _, value in found):
         raise NotSplittable("the example holds neither a tensor nor anything else that changes from batch to batch")
     leaves = [_leaf(path, value) for path, value in found]
-    ways = ways_to_call(step, example)
+    ways = [giving_parts(way) for way in ways_to_call(step, example)]
     watched = Watched(
         call=ways[0],
         example=example,
@@ -262,14 +288,15 @@ def _run(watched: Watched, samples: int, update: Callable[[], Any] | None) -> No
     from torch.utils._pytree import tree_leaves
 
     whole = samples == watched.batch
-    recorder = Recorder()
-    with places_put_back(watched.held) as moved:
+    with places_put_back(watched.held) as before:
+        recorder = Recorder(lambda: watched.keeps.early.extend(before.moved()) if whole else None)
         with values_put_back(watched.held) as changed:
             seed_everything(_SEED)
             try:
                 with watched_by(recorder):
                     given = watched.call(_some(watched, samples))
                 _refuse_training_inside(watched.held)
+                refuse_objects(given)
                 outputs = [one.detach().clone() if is_tensor(one) else one for one in tree_leaves(given)]
             except Exception as failed:
                 if not whole:
@@ -280,39 +307,56 @@ def _run(watched: Watched, samples: int, update: Callable[[], Any] | None) -> No
                 raise NotSplittable(
                     f"the step fails with the example{at}: {type(failed).__name__}: {first_line(failed)}"
                 ) from failed
+            watched.recorders[samples], watched.outputs[samples] = recorder, outputs
             if whole:
+                moved = {name: copied(one) for name, one in before.moved().items()}
                 watched.grads = _learned(given, watched.held)
                 if update is not None:
                     _run_update(update)
         if whole:
-            gives_alike, watched.sends_alike = _called_again(watched, outputs, recorder)
-    if whole:
-        watched.changed = dict(changed)
-        watched.keeps = None if gives_alike else told(moved)
-    watched.recorders[samples], watched.outputs[samples] = recorder, outputs
+            watched.changed = dict(changed)
+            _call_again(watched, before, moved)
 
 
 def _some(watched: Watched, samples: int) -> Any:
     return sliced(watched.structure, watched.example, watched.batch, samples)
 
 
-def _called_again(watched: Watched, outputs: list[Any], first: Recorder) -> tuple[bool, bool]:
-    """Whether a second step gives the same OUTPUTS, and whether it sends the same as the FIRST at its boundary."""
+def _call_again(watched: Watched, before: Kept, moved: dict[str, Any]) -> None:
+    """See by a second call what the step keeps. MOVED: what the first one put in the place of others."""
+    keeps = watched.keeps
+    keeps.differs = _difference(watched)
+    again = before.moved()
+    keeps.names = accumulating(moved, {name: copied(again[name]) for name in moved if name in again})
+    if keeps.differs is None and not keeps.names and age({name: again[name] for name in moved if name in again}):
+        # What a long list changes, after many calls.
+        keeps.differs = _difference(watched)
+        keeps.names = [] if keeps.differs is None else list(moved)
+    if keeps.differs is not None and not keeps.names:
+        keeps.names = list(again)  # put there by the first call, or by update
+    keeps.early = [name for name in keeps.names if name in keeps.early]
+    keeps.overwritten = moved
+
+
+def _difference(watched: Watched) -> str | None:
+    """Which output of another step is not that of the first; None: all are the same."""
     from torch.utils._pytree import tree_leaves
 
-    second = Recorder()
+    first, outputs = watched.recorders[watched.batch], watched.outputs[watched.batch]
+    recorder = Recorder()
     with values_put_back(watched.held):
         seed_everything(_SEED)
         try:
-            with watched_by(second):
+            with watched_by(recorder):
                 given = tree_leaves(watched.call(_some(watched, watched.batch)))
-        except Exception:  # noqa: BLE001 - whatever it is, the first step did not fail
-            return False, _alike(first.sent, second.sent)
-        return _alike(outputs, given), _alike(first.sent, second.sent)
-
-
-def _alike(ones: list[Any], others: list[Any]) -> bool:
-    return len(ones) == len(others) and all(same(one, other) for one, other in zip(ones, others, strict=True))
+        except Exception as failed:  # noqa: BLE001 - whatever it is, the first step did not fail
+            return f"it fails ({first_line(failed)})"
+        finally:
+            watched.keeps.sends_alike &= alike(first.sent, recorder.sent)
+        for at, (one, other) in enumerate(zip_longest(outputs, given)):
+            if not same(one, other):
+                return f"output {at} is {shortly(one)}, then {shortly(other)}"
+    return None
 
 
 def _learned(given: Any, held: Held) -> dict[str, Any]:
@@ -320,6 +364,17 @@ def _learned(given: Any, held: Held) -> dict[str, Any]:
         return gradients(given, held)
     except RuntimeError as failed:
         raise NotSplittable(f"backward fails after the step with the example: {first_line(failed)}") from failed
+
+
+def _refuse_lazy(held: Held) -> None:
+    from torch.nn.parameter import is_lazy
+
+    lazy = [name for name, one in held.tensors().items() if is_lazy(one)]
+    if lazy:
+        raise NotSplittable(
+            f"{lazy[0]} of a lazy module has no size yet. Call the step once with a batch before it is cut, and give "
+            "the optimiser its weights after that."
+        )
 
 
 def _refuse_training_inside(held: Held) -> None:
@@ -395,9 +450,10 @@ def _ours_in(failed: BaseException | None) -> NotSplittable | None:
 
 
 def _untraceable(first: BaseException, second: BaseException) -> NotSplittable:
-    at = f" at {place}" if (place := place_of(first) or place_of(second)) else ""
+    at, fx = (f" at {place}" if (place := place_of(one)) else "" for one in (first, second))
+    fx = "" if fx == at else fx
     return NotSplittable(
-        f"the step cannot be traced{at}. torch.export: {_reason(first)}; torch.fx: {_reason(second)}. {WAYS_OUT}."
+        f"the step cannot be traced{at}. torch.export: {_reason(first)}; torch.fx{fx}: {_reason(second)}. {WAYS_OUT}."
     )
 
 
@@ -407,8 +463,10 @@ def _reason(failed: BaseException) -> str:
         return (
             f"the operator {first_line(failed)} does not tell the shape of what it gives (torch.library.register_fake)"
         )
+    if "__format__" in text:
+        return "it makes a text of a value; print what the step returns, outside of it"
     if "data-dependent" in text or "symbolically traced variables cannot be used as inputs to control flow" in text:
         return "it decides by the value of a tensor (torch.cond and torch.where can be traced)"
-    if "backward" in text or ("grad" in text and "requires" in text):
+    if "backward" in text or "require grad" in text:
         return f"{first_line(failed)} (return the loss, and call backward outside of the step)"
     return first_line(failed)
