@@ -3,12 +3,13 @@
 import contextlib
 import pickle
 import random
+import time
 
 import numpy as np
 import pytest
 import torch
 from tests.feed.sets import Chancy, Counting, Plain, Shards, Whole, all_gone, digest
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, get_worker_info
 
 from wattsmith import Feeder
 from wattsmith.terms.energy import DomainEnergy, Phase, Source, Window
@@ -321,3 +322,25 @@ def test_joules_that_nobody_measured_say_so():
 def test_a_live_line_shows_the_report(capsys):
     list(Feeder(Plain(4), 2, live=True))
     assert "1 batches, 0 workers, waiting " in capsys.readouterr().err
+
+
+class Straggler(Dataset):
+    """Sample 0 takes as long as all others together; each tells which worker made it."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        time.sleep(0.4 if index == 0 else 0.01)
+        return get_worker_info().id
+
+
+def test_a_slow_batch_keeps_nobody_else_from_working():
+    made_by = torch.cat(list(Feeder(Straggler(), 1, num_workers=2, prefetch_factor=8))).tolist()
+    assert made_by[:16] == [0, 1] * 8  # given out before anyone knew
+    assert made_by[16:22] == [1] * 6
+
+
+def test_where_workers_are_told_apart_by_hand_each_has_its_batches():
+    fed = Feeder(Straggler(), 1, num_workers=2, worker_init_fn=lambda worker: None)
+    assert torch.cat(list(fed)).tolist() == [0, 1] * 20

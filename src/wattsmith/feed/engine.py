@@ -15,7 +15,7 @@ from wattsmith.feed.crew import Crew, Hand
 from wattsmith.feed.deaths import Deaths
 from wattsmith.feed.ledger import VOID, Item, Ledger
 from wattsmith.feed.link import Gone
-from wattsmith.feed.making import Recipe
+from wattsmith.feed.making import Recipe, is_stateful
 from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Place, Stop, Task
 from wattsmith.feed.packing import room_for
 from wattsmith.feed.pinning import Pinner
@@ -68,7 +68,9 @@ class Engine:
         self._crew = Crew(recipe, slots.room, context, yard)
         self._iterable = recipe.iterable
         self._seats = seats
-        self._fixed = fixed  # whether the number of workers stays, so that batches have a seat each
+        self._fixed = fixed  # whether the number of workers stays
+        # Whoever is free takes the next batch, unless what comes out may depend on who makes it: then each has a seat.
+        self._seated = fixed and (recipe.init is not None or is_stateful(recipe.dataset))
         self._serials = itertools.count(1)
         self._deaths = Deaths()
         self._starving: list[tuple[Hand, int]] = []  # workers with a finished batch of so many bytes, and no room
@@ -223,7 +225,9 @@ class Engine:
         most, loads = max(1, self._terms.prefetch), ledger.loads
         able = [hand for hand in hands if loads[hand.key] < most and (hand.ready or self._crew.yard is None)]
         while able and ledger.waiting:
-            hand = min(able, key=lambda hand: loads[hand.key])
+            # The least busy; among these, in turns: whoever reads every n-th sample may have its neighbours at hand.
+            turn = ledger.foremost
+            hand = min(able, key=lambda hand: (loads[hand.key], (hand.seat - turn) % len(hands)))
             if not self._give(hand) or loads[hand.key] >= most:
                 able.remove(hand)
 
@@ -239,7 +243,7 @@ class Engine:
     def _home(self, item: Item, hands: list[Hand]) -> int | None:
         if self._iterable:
             return next((hand.seat for hand in hands if item.shard in hand.shards), None)
-        if self._fixed and self._terms.in_order and hands:
+        if self._seated and self._terms.in_order and hands:
             return hands[item.number % len(hands)].seat
         return None
 

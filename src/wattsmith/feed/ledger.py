@@ -63,6 +63,11 @@ class Ledger:
         return len(self._waiting)
 
     @property
+    def foremost(self) -> int:
+        """The first of the batches that nobody has been given."""
+        return min(self._waiting)
+
+    @property
     def arrived(self) -> int:
         """Batches that are there and wait to be delivered."""
         return len(self._committed)
