@@ -342,5 +342,5 @@ def test_a_slow_batch_keeps_nobody_else_from_working():
 
 
 def test_where_workers_are_told_apart_by_hand_each_has_its_batches():
-    fed = Feeder(Straggler(), 1, num_workers=2, worker_init_fn=lambda worker: None)
+    fed = Feeder(Straggler(), 1, num_workers=2, worker_init_fn=lambda _: None)
     assert torch.cat(list(fed)).tolist() == [0, 1] * 20
