@@ -1,11 +1,12 @@
 """Where an ONNX graph is cut: which nodes hold weights, what depends on them, and the cheapest of the cuts before."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from wattsmith.split.onnx_reading import Value, inputs_of, reads, subgraphs
-from wattsmith.split.placing import Step, cheapest_side
+from wattsmith.split.placing import Step, cheapest_side, needed
 from wattsmith.split.pricing import Prices
 from wattsmith.split.problems import NotSplittable
 from wattsmith.terms.errors import BadInput
@@ -66,7 +67,7 @@ def roles_of(model: Any, values: Mapping[str, Value], state: Collection[str], co
     """STATE: names of weights besides those that the rule finds; CONSTANTS: of those that it finds and are none."""
     graph = model.graph
     state = {*state, *(one.key for part in model.training_info for one in part.update_binding)}
-    nodes = needed(graph.node, [one.name for one in graph.output], ())
+    nodes = needed(graph.node, [one.name for one in graph.output], (), takes=reads, gives=attrgetter("output"))
     roots = {name: frozenset({name}) for name in held_by(graph)}
     fixed = [node for node in nodes if _is_fixed(node, roots)]
     live = [node for node in nodes if key_of(node) not in roots]
@@ -94,16 +95,6 @@ def roles_of(model: Any, values: Mapping[str, Value], state: Collection[str], co
 def held_by(graph: Any) -> list[str]:
     """Names of the constants that a graph holds beside its nodes."""
     return [one.name for one in graph.initializer] + [one.values.name for one in graph.sparse_initializer]
-
-
-def needed(nodes: Iterable[Any], wanted: Iterable[str], given: Collection[str]) -> list[Any]:
-    """Those of NODES, in order, that are needed for the values WANTED once those GIVEN are there."""
-    found, names = [], {*wanted} - {*given}
-    for node in reversed(list(nodes)):
-        if not names.isdisjoint(node.output):
-            found.append(node)
-            names |= {*reads(node)} - {*given}
-    return found[::-1]
 
 
 def _is_fixed(node: Any, roots: dict[str, frozenset[str]]) -> bool:
@@ -194,7 +185,7 @@ def part_of(model: Any, takes: list[Any], gives: list[Any]) -> Any:
     import onnx
 
     given = {one.name for one in takes}
-    nodes = needed(model.graph.node, [one.name for one in gives], given)
+    nodes = needed(model.graph.node, [one.name for one in gives], given, takes=reads, gives=attrgetter("output"))
     used = {name for node in nodes for name in reads(node)} | {one.name for one in gives}
     graph = onnx.helper.make_graph(
         nodes,

@@ -16,10 +16,11 @@ from wattsmith.split.onnx_reading import (
     sizes_of,
     values_of,
 )
+from wattsmith.split.placing import placed, placed_input
 from wattsmith.split.pricing import CPU_TRAINER, GPU_TRAINER, Prices
 from wattsmith.split.problems import NotSplittable, first_line
 from wattsmith.split.whole import Split
-from wattsmith.terms.cut import BOTH, DATA, TRAINING, Crossing, Cut, Place
+from wattsmith.terms.cut import Crossing, Cut, Place
 
 SAMPLES = 8  # in an example that is made here
 
@@ -145,7 +146,7 @@ def _told(
         any_batch=all(isinstance(size, str) for size in first),
         raw_bytes=sum(feeds[one.name].nbytes for one in inputs if one.name not in roles.kept),
         places=(
-            *(_input_place(one.name, roles, values) for one in inputs),
+            *(placed_input(one.name, _size([one.name], values), is_state=one.name in roles.kept) for one in inputs),
             *(_place(node, roles, data, values, makers) for node in nodes),
         ),
         crossing=tuple(
@@ -169,47 +170,19 @@ def _size(names: Sequence[str], values: Mapping[str, Value]) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def _input_place(name: str, roles: Roles, values: Mapping[str, Value]) -> Place:
-    is_state = name in roles.kept
-    return Place(
-        name=name,
-        operator="state" if is_state else "batch",
-        side=TRAINING if is_state else DATA,
-        why="given as state" if is_state else "the batch",
-        could_move=False,
-        takes=(),
-        output_bytes=_size([name], values),
-        line=None,
-    )
-
-
 def _place(
     node: Any, roles: Roles, data: Collection[str], values: Mapping[str, Value], makers: Mapping[str, str]
 ) -> Place:
-    key, fixed = key_of(node), any(one is node for one in roles.fixed)
-    taken = [name for name in reads(node) if name in makers]
-    before, after = _size(taken, values), _size(node.output, values)
-    if fixed:
-        why = "a constant, made on both sides"
-    elif key in roles.kept:
-        why = f"depends on {roles.kept[key]}"
-    elif key in data:
-        why = "depends on no state"
-    elif after is None:
-        why = "what it gives cannot be sent: it is no tensor of numbers, or of a size that is not known"
-    elif before is not None and after > before:
-        why = f"cheaper with training: it makes {after} bytes of {before}"
-    else:
-        why = "cheaper with training, where what it takes or gives is needed anyway"
-    return Place(
-        name=_name(node),
-        operator=node.op_type,
-        side=BOTH if fixed else DATA if key in data else TRAINING,
-        why=why,
-        could_move=not fixed and key not in roles.kept,
-        takes=tuple(makers[name] for name in taken),
-        output_bytes=after,
-        line=None,
+    key, taken = key_of(node), [name for name in reads(node) if name in makers]
+    return placed(
+        _name(node),
+        node.op_type,
+        [makers[name] for name in taken],
+        roles.kept.get(key),
+        fixed=any(one is node for one in roles.fixed),
+        on_data=key in data,
+        before=_size(taken, values),
+        after=_size(node.output, values),
     )
 
 
