@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wattsmith.flows.splitting import boundary as boundary
     from wattsmith.flows.splitting import opaque as opaque
     from wattsmith.flows.splitting import split
+    from wattsmith.flows.splitting import split_jax as split_jax
     from wattsmith.flows.tuning import Goal as Goal
     from wattsmith.flows.tuning import tune
     from wattsmith.terms.energy import Window
@@ -77,6 +78,7 @@ _HOMES = {
     # Marks that are written inside of a step; they belong to split, so that the list above stays short.
     "boundary": ("wattsmith.flows.splitting", "boundary"),
     "opaque": ("wattsmith.flows.splitting", "opaque"),
+    "split_jax": ("wattsmith.flows.splitting", "split_jax"),
     # One line in a program that `wattsmith match` watches.
     "tell_layers": ("wattsmith.flows.layer_files", "tell_layers"),
     # Of use to whoever reads results of others; the list above is full.

@@ -10,6 +10,7 @@ from wattsmith.flows.models.inputs import inputs_of_shapes, parse_input, tensors
 from wattsmith.flows.models.python_source import folder_on_path, named_thing
 from wattsmith.report.split_plot import plot_cut
 from wattsmith.split.halves import load as load_half
+from wattsmith.split.jaxprs import split_jax
 from wattsmith.split.marks import boundary, opaque
 from wattsmith.split.onnx_reading import inputs_of, is_onnx, read_model
 from wattsmith.split.onnx_whole import split_onnx
@@ -20,7 +21,7 @@ from wattsmith.split.whole import split as split_step
 from wattsmith.terms.cut import Cut
 from wattsmith.terms.errors import BadInput, ExtraNeeded
 
-__all__ = ["Cut", "Prices", "Split", "boundary", "load_half", "opaque", "split", "split_file"]
+__all__ = ["Cut", "Prices", "Split", "boundary", "load_half", "opaque", "split", "split_file", "split_jax"]
 
 TRAINERS = {"cpu": CPU_TRAINER, "gpu": GPU_TRAINER}
 _BATCH = 8  # samples in an example that is made of sizes

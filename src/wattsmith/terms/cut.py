@@ -35,7 +35,7 @@ class Place:
 class Cut:
     """A step's two halves."""
 
-    tracer: str  # "torch.export", "torch.fx", "by hand" or "onnx"
+    tracer: str  # "torch.export", "torch.fx", "by hand", "onnx" or "jax"
     batch: int  # samples in the example
     any_batch: bool  # whether batches of other sizes may come
     raw_bytes: int  # of the batch as the step takes it
