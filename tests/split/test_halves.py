@@ -79,6 +79,17 @@ def test_a_fresh_process_without_the_users_source_gives_identical_tensors(made, 
         assert same(got, made.data(batch, seed))
 
 
+def test_a_worker_draws_fractions_of_the_kind_that_the_step_was_cut_with():
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = torch.nn.Linear(4, 1)
+        made = split(lambda x: model(x + torch.rand(4)).sum(), torch.ones(6, 4, dtype=torch.float64))
+        wanted = made.data(torch.ones(2, 4, dtype=torch.float64), 1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert same(made.data(torch.ones(2, 4, dtype=torch.float64), 1), wanted)
+
+
 def test_a_batch_that_is_written_into_stays_as_it_was():
     class InPlace(Small):
         def prepare(self, batch):

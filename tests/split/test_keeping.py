@@ -204,10 +204,12 @@ class Scheduled(nn.Module):
         self.drop = nn.Dropout(0.5)
         self.layer = nn.Linear(4, 4)
         self.noise, self.epoch = 0.1, 0
-        self.options = {"weight": 1.0, "name": "first"}
+        self.options = {"weight": 1.0, "name": "first", "shift": torch.zeros(4)}
+        self.shares = [1.0, 1.0, 1.0, 1.0]
 
     def forward(self, x):
-        return self.layer(self.drop(x) * (1 + self.noise)).sum() * self.options["weight"]
+        given = self.layer(self.drop(x) * (1 + self.noise)) * torch.tensor(self.shares)
+        return (given + self.options["shift"]).sum() * self.options["weight"]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +218,8 @@ class Scheduled(nn.Module):
         (lambda step: setattr(step, "noise", 0.2), r"noise was 0\.1 .* is 0\.2 now.*tensor"),
         (lambda step: setattr(step.drop, "p", 0.4), r"drop\.p was 0\.5"),
         (lambda step: step.options.update(weight=2.0), r"options\.weight was 1\.0"),
+        (lambda step: step.options.update(shift=torch.ones(4)), r"options\.shift is another tensor.*copy_"),
+        (lambda step: step.shares.reverse() or step.shares.append(2.0), r"shares was \(1\.0, .* 2\.0\) now"),
     ],
 )
 def test_a_number_that_is_frozen_and_changes_later_is_noticed(change, said):

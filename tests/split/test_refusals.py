@@ -88,6 +88,12 @@ def item_then_slice(x):
     return layer(x).sum() + x.narrow(1, 0, count).sum()
 
 
+def branch_by_chance(x):
+    if torch.rand(1) < 0.5:
+        x = x.flip(-1)
+    return layer(x).sum()
+
+
 def numpy_round_trip(x):
     return layer(torch.from_numpy(x.numpy() * 2)).sum()
 
@@ -138,7 +144,7 @@ def test_a_generator_that_the_step_holds_gives_way_to_the_seed_of_the_batch():
     assert any("generator of its own" in note for note in made.report().notes)
 
 
-@pytest.mark.parametrize("step", [branch_on_value, numpy_round_trip], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("step", [branch_on_value, branch_by_chance, numpy_round_trip], ids=lambda one: one.__name__)
 def test_what_looks_at_values_says_where_and_names_two_ways_out(step):
     with pytest.raises(NotSplittable, match=r"test_refusals.py, line \d+.*Two ways out.*opaque.*boundary.*Dataset"):
         split(step, batch())
@@ -223,6 +229,13 @@ def test_a_clock_is_refused_with_what_it_changes():
 def test_a_step_that_gives_an_object_back_is_told_which():
     with pytest.raises(NotSplittable, match=r"gives a Cache back as \['cache'\].*use_cache=False"):
         split(lambda x: {"loss": layer(x).sum(), "cache": type("Cache", (), {})()}, batch())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_of_torch_jit_is_to_be_given_as_it_was():
+    compiled = torch.jit.script(torch.nn.Linear(4, 4))
+    with pytest.raises(NotSplittable, match=r"compiled was compiled by torch\.jit"):
+        split(lambda x: compiled(x).sum(), batch())
 
 
 def test_lazy_modules_are_to_be_called_first():

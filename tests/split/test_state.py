@@ -197,3 +197,31 @@ def step(rows):
     assert made.report().any_batch
     assert torch.equal(made(torch.ones(3, 4), 0), space["step"](torch.ones(3, 4)))
     assert "len" not in space
+
+
+def test_a_large_table_stays_with_training_unless_it_is_let_go():
+    table, head = torch.zeros(2**21, 9), nn.Linear(9, 2)  # 72 MiB
+
+    def step(rows):
+        return head(table[rows].sum(1)).sum()
+
+    batch = torch.zeros(6, 3, dtype=torch.long)
+    stayed, moved = split(step, batch), split(step, batch, frozen=True)
+    assert "72 MiB that every worker" in next(one.why for one in stayed.report().places if one.operator == "index")
+    assert len(stayed.data._written) < 10_000
+    assert sides(moved.report(), "index") == {"data"}
+
+
+def test_weights_behind_a_decorator_are_found():
+    model = nn.Linear(4, 4)
+
+    @torch.no_grad()
+    def without(x):
+        return model(x)
+
+    @functools.cache
+    def cached():
+        return model
+
+    assert list(held_by(without).parameters()) == ["model.weight", "model.bias"]
+    assert list(held_by(cached).parameters()) == ["model.weight", "model.bias"]

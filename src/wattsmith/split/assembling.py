@@ -9,6 +9,7 @@ from wattsmith.split.cutting import CutGraphs
 from wattsmith.split.giving import as_given
 from wattsmith.split.graphfile import Packed, packed_graph
 from wattsmith.split.halves import KIND, VERSION, Copied, SavedHalf, Setting, loads, sealed, training_half
+from wattsmith.split.handing import is_tensor
 from wattsmith.split.keeping import Place, frozen_by_a_trace
 from wattsmith.split.pricing import is_alike
 from wattsmith.split.roles import OPAQUE, Roles
@@ -62,6 +63,7 @@ def data_file(
         "kind": KIND,
         "version": VERSION,
         "torch": torch.__version__,
+        "fractions": str(torch.get_default_dtype()).removeprefix("torch."),
         "structure": watched.structure,
         "leaves": [
             {
@@ -117,13 +119,17 @@ def _settings(watched: Any, by_hand: bool) -> list[Setting]:
         return [Setting(place, {"training": place.holder["training"]}) for place, _ in modules]
     # Of a layer of PyTorch's all counts; of the user's own objects what the step's functions name.
     names = frozenset(held.names) | {"training"}
-    found = [(place, names if is_a_class_of_the_users(kind) else None) for place, kind in modules]
     settings = []
-    for place, read in [*found, *((place, names) for place in held.places)]:
-        values = frozen_by_a_trace(place, read)
-        values = {key: one for key, one in values.items() if place.named(key) not in watched.keeps.overwritten}
-        settings += [Setting(place, values)] if values else []
-    return settings
+    for place, kind in modules:
+        values = frozen_by_a_trace(place, names if is_a_class_of_the_users(kind) else None)
+        # Tensors of a module are looked up anew in every step.
+        settings.append((place, {key: one for key, one in values.items() if not is_tensor(one)}))
+    settings += [(place, frozen_by_a_trace(place, names if place.keys is None else None)) for place in held.places]
+    but = watched.keeps.overwritten
+    kept = [
+        (place, {key: one for key, one in those.items() if place.named(key) not in but}) for place, those in settings
+    ]
+    return [Setting(place, those) for place, those in kept if those]
 
 
 def _finder(attribute: Attribute, watched: Any) -> Callable[[], Any]:

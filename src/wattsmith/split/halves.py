@@ -6,7 +6,8 @@ import io
 import json
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -15,13 +16,13 @@ from typing import Any
 
 from wattsmith.split.contexts import all_left
 from wattsmith.split.graphfile import unpacked_graph
-from wattsmith.split.handing import CONSTANT, TENSOR, leaves_of
-from wattsmith.split.keeping import Place
+from wattsmith.split.handing import CONSTANT, TENSOR, is_tensor, leaves_of
+from wattsmith.split.keeping import Place, is_it_still
 from wattsmith.split.problems import BatchDoesNotFit, HalfNotRead, StateChanged, first_line
 from wattsmith.split.traced import functions_of_sizes
 from wattsmith.terms.errors import NotWritten
 
-KIND, VERSION = "wattsmith data half", 1
+KIND, VERSION = "wattsmith data half", 2
 _HEAD, _SUM_BYTES = b"wattsmith data half\n", 32
 _SAMPLE = 256  # numbers of a tensor that are looked at in every step, where it does not say itself that it changed
 
@@ -89,7 +90,8 @@ class SavedHalf:
             one.clone() if at in self._facts["written"] else one
             for at, one in zip(self._facts["inputs"], inputs, strict=True)
         ]
-        with torch.no_grad(), _Seeded(seed, everything=self._facts["opaque"]), all_left():
+        seeded = _Seeded(seed, everything=self._facts["opaque"])
+        with torch.no_grad(), seeded, _fractions_of(self._facts["fractions"]), all_left():
             return tuple(self._run(*inputs)), torch.get_rng_state()
 
     def checked(self, batch: Any) -> list[Any]:
@@ -197,6 +199,19 @@ def _is_of_math(part: ast.AST) -> bool:
     return part.value.id == "math" or (part.value.id == "torch" and part.attr.startswith("sym_"))
 
 
+@contextmanager
+def _fractions_of(kind: str) -> Iterator[None]:
+    """Inside, new tensors of fractions are of that KIND, such as "float32", as they were where the step was cut."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, kind))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 class _Seeded:
     """Inside, random numbers come from one seed; afterwards every generator is as it was."""
 
@@ -255,7 +270,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Numbers and texts in one place, which a trace froze as they were."""
+    """What a trace froze as it was, in one place: numbers, texts, and which tensors are there."""
 
     place: Place
     values: dict[Any, Any]
@@ -263,7 +278,7 @@ class Setting:
     def check(self) -> None:
         now = self.place.holder if isinstance(self.place.holder, dict) else self.place.entries()
         for key, was in self.values.items():
-            if (got := now.get(key)) is not was and got != was:
+            if not is_it_still(was, got := now.get(key)):
                 self._refuse(key, was, got)
 
     def _refuse(self, key: Any, was: Any, got: Any) -> None:
@@ -272,6 +287,11 @@ class Setting:
             raise StateChanged(
                 f"{self.place.name or 'the step'} was in {'training' if was else 'eval'} mode when the step was cut, "
                 "and is not now. Set it back, or cut again; evaluate with the step itself."
+            )
+        if is_tensor(was):
+            raise StateChanged(
+                f"{name} is another tensor than when the step was cut, and the cut step works with that one. Write "
+                f"into it ({name}.copy_(…)), or cut again."
             )
         raise StateChanged(
             f"{name} was {was!r} when the step was cut, which is frozen into it, and is {got!r} now. Keep what changes "

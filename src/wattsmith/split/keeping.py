@@ -15,6 +15,7 @@ from wattsmith.split.handing import is_tensor
 MODULE_INTERNALS = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _TOLD = 3  # names in a message
+_LOOKED_AT = 1_000  # numbers in a list that are looked at in every step
 _LATER = 1_000  # calls after which a list that grows is looked at once more
 
 
@@ -71,14 +72,15 @@ def is_another(before: Mapping[Any, Any], now: Mapping[Any, Any], key: Any) -> b
     """Whether something else is at KEY than before. Lists and dicts that stay are places of their own."""
     if key not in before or key not in now:
         return True
-    return not _is_it_still(before[key], now[key])
+    return not is_it_still(before[key], now[key])
 
 
-def _is_it_still(one: Any, other: Any) -> bool:
+def is_it_still(one: Any, other: Any) -> bool:
+    """Whether OTHER is the very same thing as ONE, or a number or text that is worth the same."""
     if one is other or type(one) is not type(other):
         return one is other
     if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_is_it_still, one, other))
+        return len(one) == len(other) and all(map(is_it_still, one, other))
     return (isinstance(one, PLAIN) or _is_an_array(one)) and alike(one, other)
 
 
@@ -119,8 +121,10 @@ def same_tensor(one: Any, other: Any) -> bool:
     """Whether two tensors are the same, bit for bit; numbers that are none are alike."""
     import torch
 
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
         return False
+    if one.layout != torch.strided:
+        one, other = one.to_dense(), other.to_dense()
     return bool(torch.equal(one, other)) or bool(
         one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True)
     )
@@ -216,13 +220,21 @@ def restore_attributes(module: Any, before: dict[str, Any]) -> None:
 
 
 def frozen_by_a_trace(place: Place, names: frozenset[str] | None) -> dict[Any, Any]:
-    """Numbers and texts in PLACE that stand under NAMES, or under any; a trace would hold them as they are now."""
+    """What stands in PLACE under NAMES, or under any, and a trace would hold as it is now: numbers, texts, tensors.
+
+    Of a list, all of it, if it is one of numbers.
+    """
+    entries = place.entries()
+    if isinstance(place.holder, list | deque):
+        plain = len(entries[""]) <= _LOOKED_AT and all(isinstance(one, PLAIN) for one in entries[""])
+        return entries if plain and (names is None or place.name.rpartition(".")[2] in names) else {}
     if not isinstance(place.holder, dict | type | CellType):
         return {}
     return {
         key: one
-        for key, one in place.entries().items()
-        if isinstance(one, PLAIN) and (names is None or not isinstance(key, str) or key in names or key == "")
+        for key, one in entries.items()
+        if isinstance(one, PLAIN) or is_tensor(one)
+        if names is None or not isinstance(key, str) or key in names or key == ""
     }
 
 

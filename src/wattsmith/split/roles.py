@@ -9,6 +9,7 @@ from wattsmith.split.marks import crossing_here
 from wattsmith.split.problems import NotSplittable
 from wattsmith.split.traced import CONSTANT, GRAPH, OBJECT, STATE, Attribute, Traced
 
+LARGE_BYTES = 64 * 2**20  # of a constant that workers get no copy of, unless they are told to
 INPUT, FIXED, DRAWN, OPAQUE, FREE, TAINTED = "input", "constant", "random", "opaque", "free", "state"
 
 
@@ -117,6 +118,9 @@ def state_reason(attribute: Attribute, changed: Mapping[str, str], allow_frozen:
         return "a weight that is not trained; frozen=True lets such weights move"
     if isinstance(attribute.owner, _NormBase):
         return "a running statistic; frozen=True lets such move if they stay as they are"
+    size_bytes = attribute.value.numel() * attribute.value.element_size()
+    if size_bytes > LARGE_BYTES:
+        return f"{size_bytes >> 20} MiB that every worker would have to hold; frozen=True lets such move"
     return None
 
 

@@ -1,5 +1,6 @@
 """What a step holds from one batch to the next: found, watched over one real step, and put back."""
 
+import dis
 import functools
 import gc
 import inspect
@@ -16,6 +17,7 @@ from wattsmith.split.keeping import MODULE_INTERNALS, PLAIN, Kept, Place, same_t
 from wattsmith.split.marks import OpaqueStep
 from wattsmith.split.problems import is_of_the_machine
 
+_OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _DEEP, _MANY = 12, 20_000  # how far and how wide a step's own objects are searched
 
 
@@ -46,8 +48,11 @@ class Held:
         return {**self.loose, **self.buffers(), **self.parameters()}
 
     def kept(self) -> Kept:
-        """What is where, now."""
-        return Kept(self.places, self.every_module())
+        """What is where, now; what torch.jit compiled has nothing of Python in it."""
+        from torch.jit import ScriptModule
+
+        modules = {name: one for name, one in self.every_module().items() if not isinstance(one, ScriptModule)}
+        return Kept(self.places, modules)
 
     def every_module(self) -> dict[str, Any]:
         return {
@@ -122,12 +127,11 @@ def _places_in(thing: Any, name: str) -> Iterator[Place]:
     if isinstance(thing, types.FunctionType):
         if is_of_the_machine(thing.__code__.co_filename):
             return
-        names = frozenset(_names_in(thing.__code__))
         for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
             yield Place(variable, cell)
-        yield Place("", thing.__globals__, names)
-        for module in {id(one): one for one in _modules_named_by(thing)}.values():
-            yield Place(module.__name__, vars(module), names)
+        yield Place("", thing.__globals__, frozenset(_globals_in(thing.__code__)))
+        for module in _modules_named_by(thing):
+            yield Place(module.__name__, vars(module), frozenset(_names_in(thing.__code__)))
         yield Place(thing.__name__, vars(thing))
     elif isinstance(thing, type):
         yield Place(thing.__name__, thing)
@@ -152,6 +156,8 @@ def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, types.MethodType):
         yield from (("", thing.__self__), ("", thing.__func__))
         yield from (("", one) for one in _methods(type(thing.__self__), thing.__func__.__name__))
+    elif isinstance(thing, functools._lru_cache_wrapper):
+        yield "", thing.__wrapped__
     elif isinstance(thing, functools.partial):
         yield from (("", thing.func), ("", list(thing.args)), ("", dict(thing.keywords)))
     elif isinstance(thing, dict):
@@ -198,13 +204,15 @@ def is_a_class_of_the_users(kind: type) -> bool:
 
 def _modules_named_by(function: types.FunctionType) -> Iterator[types.ModuleType]:
     """Modules of the user's own that FUNCTION names."""
-    for name in _names_in(function.__code__):
+    for name in sorted(_globals_in(function.__code__)):
         value = function.__globals__.get(name)
         if isinstance(value, types.ModuleType) and not is_of_the_machine(getattr(value, "__file__", None) or "<built"):
             yield value
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    if hasattr(function, "__wrapped__"):
+        yield "", function.__wrapped__
     if is_of_the_machine(function.__code__.co_filename):
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
@@ -216,14 +224,12 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, value in (function.__kwdefaults__ or {}).items():
         yield name, value
     named = set(_names_in(function.__code__))
-    for name in sorted(named & function.__globals__.keys()):
+    for name in sorted(_globals_in(function.__code__) & function.__globals__.keys()):
         value = function.__globals__[name]
         if not isinstance(value, types.ModuleType) and _may_hold(value):
             yield name, value
     for module in _modules_named_by(function):
         yield from ((inner, vars(module)[inner]) for inner in sorted(named & vars(module).keys()))
-    if hasattr(function, "__wrapped__"):
-        yield "", function.__wrapped__
 
 
 def enumerate_named(values: tuple[Any, ...], name: str) -> Iterator[tuple[str, Any]]:
@@ -235,6 +241,12 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def _globals_in(code: types.CodeType) -> set[str]:
+    """Names in CODE of variables of its module, and not of attributes."""
+    found = {str(one.argval) for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS}
+    return found.union(*(_globals_in(one) for one in code.co_consts if isinstance(one, types.CodeType)))
 
 
 def _texts_in(code: types.CodeType) -> Iterator[str]:

@@ -414,10 +414,8 @@ def _traced(watched: Watched, sizes: str) -> tuple[Traced, list[str], Exporter |
         first = refused
     try:
         return traced_twice(by_fx, watched.held), [f"torch.export said: {_reason(first)}"], None
-    except FrozenRandomness:
-        raise
     except Exception as second:  # noqa: BLE001 - the same of torch.fx
-        raise _untraceable(first, second) from first
+        raise _untraceable(first, second, watched.held) from first
 
 
 def _traced_by_hand(watched: Watched, sizes: str, why: BaseException) -> tuple[Traced, list[str], Exporter]:
@@ -449,7 +447,15 @@ def _ours_in(failed: BaseException | None) -> NotSplittable | None:
     return None
 
 
-def _untraceable(first: BaseException, second: BaseException) -> NotSplittable:
+def _untraceable(first: BaseException, second: BaseException, held: Held) -> NotSplittable:
+    from torch.jit import ScriptModule
+
+    for name, module in held.modules.items():
+        if isinstance(module, ScriptModule):
+            return NotSplittable(
+                f"{name or 'the step'} was compiled by torch.jit and cannot be traced. Give the module that it was "
+                "made of; or put wattsmith.boundary(...) around all that crosses before it."
+            )
     at, fx = (f" at {place}" if (place := place_of(one)) else "" for one in (first, second))
     fx = "" if fx == at else fx
     return NotSplittable(
@@ -463,6 +469,8 @@ def _reason(failed: BaseException) -> str:
         return (
             f"the operator {first_line(failed)} does not tell the shape of what it gives (torch.library.register_fake)"
         )
+    if isinstance(failed, FrozenRandomness):
+        return "it would freeze what is drawn at random"
     if "__format__" in text:
         return "it makes a text of a value; print what the step returns, outside of it"
     if "data-dependent" in text or "symbolically traced variables cannot be used as inputs to control flow" in text:
