@@ -21,15 +21,15 @@ def usual_runtime() -> str:
 class OnnxModel:
     """A model that runs: RUNTIME is one of RUNTIMES. It is pickled as the bytes of its file."""
 
-    def __init__(self, written: bytes, runtime: str, threads: int = 0) -> None:
-        """THREADS: with ONNX Runtime; 0: one for each core."""
-        self.written, self.runtime, self.threads = written, runtime, threads
+    def __init__(self, written: bytes, runtime: str, threads: int = 0, *, plain: bool = False) -> None:
+        """For ONNX Runtime: THREADS, 0 for one on each core; PLAIN: it joins no operators."""
+        self.written, self.runtime, self.threads, self.plain = written, runtime, threads, plain
         self._run: Callable[[Mapping[str, Any]], list[Any]] | None = None
 
     def run(self, feeds: Mapping[str, Any]) -> tuple[Any, ...]:
         """All outputs, for inputs by name."""
         if self._run is None:
-            self._run = _started(self.written, self.runtime, self.threads)
+            self._run = _started(self)
         return tuple(self._run(feeds))
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -67,18 +67,20 @@ class OnnxTraining:
         return self.model.run({**as_feeds(self.takes, crossing), **as_feeds(self.state, state)})
 
 
-def _started(written: bytes, runtime: str, threads: int) -> Callable[[Mapping[str, Any]], list[Any]]:
-    if runtime == "onnx":
+def _started(model: OnnxModel) -> Callable[[Mapping[str, Any]], list[Any]]:
+    if model.runtime == "onnx":
         import onnx
         from onnx.reference import ReferenceEvaluator
 
-        evaluator = ReferenceEvaluator(onnx.load_from_string(written))
+        evaluator = ReferenceEvaluator(onnx.load_from_string(model.written))
         return lambda feeds: list(evaluator.run(None, dict(feeds)))
     try:
         import onnxruntime
     except ImportError as missing:
         raise ExtraNeeded("this half was cut for ONNX Runtime: pip install onnxruntime") from missing
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(written, options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = model.threads
+    if model.plain:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.written, options, providers=["CPUExecutionProvider"])
     return lambda feeds: list(session.run(None, dict(feeds)))

@@ -57,7 +57,7 @@ def read_model(source: Any) -> Any:
     try:
         onnx.checker.check_model(model)
         return inline_local_functions(model) if model.functions else model
-    except (onnx.checker.ValidationError, RuntimeError) as broken:
+    except (onnx.checker.ValidationError, RuntimeError, UnicodeDecodeError) as broken:
         said = " ".join(str(broken).split()).partition(" ==> ")[0][:300]
         raise BadInput(f"{name} is no ONNX model that can run: {said}; export it again") from broken
 
@@ -147,7 +147,10 @@ def as_feeds(names: Sequence[str], batch: Any) -> dict[str, Any]:
 def _dtype(element: int) -> Any:
     import onnx
 
-    return onnx.helper.tensor_dtype_to_np_dtype(element)
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(element)
+    except KeyError as unknown:
+        raise BadInput(f"the model has numbers of type {element}, which this onnx does not know") from unknown
 
 
 def values_of(model: Any, feeds: Mapping[str, Any]) -> dict[str, Value]:
