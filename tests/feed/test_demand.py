@@ -91,6 +91,13 @@ def test_nothing_measured_yet_changes_nothing():
     assert Demand().decide(Seen(busy_s=None, waiting=1.0, occupied_s=None), workers=3, starting=1) == 4
 
 
+def test_a_trainer_for_whom_nothing_came_in_a_whole_period_gets_twice_as_many():
+    nothing = Seen(busy_s=None, waiting=1.0, occupied_s=None)
+    assert Demand().decide(nothing, workers=3) == 6
+    assert Demand(Bounds(most=4)).decide(nothing, workers=3) == 4
+    assert Demand().decide(Seen(busy_s=None, waiting=1.0, occupied_s=None, blocked=0.5), workers=3) == 3
+
+
 def test_a_trainer_that_is_never_busy_gets_all_there_is():
     assert Demand(Bounds(cores=16)).decide(seen(busy_s=0.0, waiting=1.0, filled=0.0), workers=1) == 16
 

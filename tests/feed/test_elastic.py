@@ -1,7 +1,7 @@
 """With num_workers="auto" the number of workers follows the trainer, and the stream does not notice."""
 
 import pytest
-from tests.feed.sets import Chancy, Plain, Shards, all_gone, digest
+from tests.feed.sets import Chancy, Plain, Shards, Slow, all_gone, digest
 
 from wattsmith import Feeder
 from wattsmith.feed import elastic
@@ -37,6 +37,23 @@ def test_a_trainer_that_waits_most_of_the_time_gets_workers_at_once(at_s):
     at_s[0] = 2.0
     rule.tick(hands, counts_of(10, 1.0, 4.0))  # 0.1 s busy for each batch, which takes a worker 0.4 s: 4 are needed
     assert hands.told == [6]  # ⌈1.15 × 4 + 0.5⌉
+
+
+def test_a_wait_that_is_under_way_counts_as_waiting(at_s):
+    hands, rule, counts = Hands(2), Elastic(16), Counts()
+    counts.begin_wait(0.0)
+    rule.tick(hands, counts)
+    at_s[0] = 2.0
+    rule.tick(hands, counts)
+    assert hands.told == [4]  # nothing has come: twice as many
+
+
+def test_workers_are_added_while_the_first_batch_is_being_made():
+    feeder = Feeder(Slow(4, 2.0), 1, num_workers="auto", max_workers=4)
+    batches = iter(feeder)
+    next(batches)
+    assert feeder.report().workers == min(4, 2 * Elastic(4).first)
+    feeder.close()
 
 
 def test_within_a_period_nothing_is_decided(at_s):

@@ -1,5 +1,7 @@
 """Pinned batches: a device may read them by itself, late, and still finds what was sent."""
 
+import time
+
 import pytest
 import torch
 from tests.feed.sets import Chancy, Plain
@@ -41,6 +43,19 @@ def test_copies_to_the_device_are_right_while_later_batches_arrive_in_the_same_m
         del images
     torch.cuda.synchronize()
     assert all(torch.equal(one, there.cpu()) for one, there in zip(plain, sent, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_trainer_that_is_busy_finds_the_next_batch_pinned():
+    fed, waits_s = iter(Feeder(Chancy(64, side=2048), 4, num_workers=2, pin_memory=True, seed=1)), []
+    for _ in range(12):
+        time.sleep(0.3)  # computing
+        began_s = time.perf_counter()
+        images = next(fed)[0]
+        waits_s.append(time.perf_counter() - began_s)
+    began_s = time.perf_counter()
+    images.clone().pin_memory()
+    assert sorted(waits_s[4:])[4] < (time.perf_counter() - began_s) / 2
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from wattsmith.terms.errors import BadTerm
 
 HEADROOM = 1.15  # workers for each one needed: service times vary
 SPARE = 0.5  # of a worker, for small numbers
+ALL_THE_TIME = 0.99  # share of the time that counts as all of it
 WAITS = 0.02  # share of time in which a trainer may wait before waiting itself calls for workers
 BLOCKED = 0.1  # share of the workers' time without a free slot from which on workers are not what is missing
 AGREEING = 3  # periods that must agree before one worker goes
@@ -160,7 +161,9 @@ class Demand:
         self._before = workers
         if need is None:
             self._fewer = 0
-            return self.bounds.hold(have)
+            # Nothing has come for a whole period: what is needed is not known, but more than there is.
+            hungry = seen.waiting >= ALL_THE_TIME and seen.blocked <= BLOCKED and not starting
+            return self.bounds.hold(BOLDEST * have if hungry and seen.busy_s is None else have)
         if steady:
             self._remember(seen, workers, need)
         wanted = self.bounds.hold(self._target(seen, workers if steady else None, need))

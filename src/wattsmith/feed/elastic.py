@@ -13,7 +13,10 @@ FIRST_PERIOD_S = 1.0  # the first guess is the worst one
 
 
 class Elastic:
-    """Looks at the counts after each batch, and decides once in a period. POOL: what is shared with other jobs."""
+    """Looks at the counts after each batch, and while none comes, and decides once in a period.
+
+    POOL: what is shared with other jobs.
+    """
 
     def __init__(self, most: int | None = None, watts: Watts | None = None, pool: PoolMember | None = None) -> None:
         cores = len(os.sched_getaffinity(0))
@@ -26,7 +29,7 @@ class Elastic:
 
     def tick(self, engine: Engine, counts: Counts) -> None:
         now_s = time.perf_counter()
-        here = (now_s, counts.waiting_s, counts.batches, counts.made_s, counts.made, counts.blocked_s)
+        here = (now_s, counts.waiting_by_s(now_s), counts.batches, counts.made_s, counts.made, counts.blocked_s)
         if self._since is None:
             self._since = here
             return

@@ -87,8 +87,14 @@ class Engine:
 
     # An epoch
 
-    def begin(self, progress: Progress, source: Source, shared_seed: int | None) -> None:
-        """Start the epoch of PROGRESS. Returns when all workers are ready; raises what stops one of them."""
+    def begin(
+        self, progress: Progress, source: Source, shared_seed: int | None, tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start the epoch of PROGRESS. Returns when all workers are ready; raises what stops one of them.
+
+        TICK is called every now and then while the trainer waits.
+        """
+        self._tick = tick
         self._progress = progress
         self._source = source
         self._shared_seed = shared_seed
@@ -305,6 +311,7 @@ class Engine:
             self._take_in(max(0.0, min(left_s, 0.01) if self._starving else left_s))
             if time.monotonic() - self._looked_s >= LOOK_S:
                 self._retire_late()
+                self._tick()
 
     def _take_in(self, timeout_s: float) -> None:
         """Read what workers have sent, or send within TIMEOUT_S. Raises what stops one of them."""

@@ -28,21 +28,20 @@ class Passage:
         self.progress = progress
         self._counts = counts
         self._name = name
-        self._tick = tick
+        self.tick = tick  # to be called now and then
         self._window = window
-        self._began_s = 0.0
         self._phase: AbstractContextManager[None] | None = None
         self._yielded = 0
 
     def __enter__(self) -> None:
         """The trainer waits for what is enclosed."""
-        self._began_s = time.perf_counter()
+        self._counts.begin_wait(time.perf_counter())
         if self._window is not None:
             self._phase = self._window.phase(WAITING)
             self._phase.__enter__()
 
     def __exit__(self, *raised: Any) -> None:
-        self._counts.add_wait(self._began_s, time.perf_counter())
+        self._counts.end_wait(time.perf_counter())
         if self._phase is not None:
             self._phase.__exit__(*raised)
 
@@ -58,7 +57,7 @@ class Passage:
                 "workers give the same samples: let each take its own part, by torch.utils.data.get_worker_info().",
                 stacklevel=3,
             )
-        self._tick()
+        self.tick()
 
 
 class PooledIterator:
@@ -74,7 +73,7 @@ class PooledIterator:
         """Start on the epoch of PASSAGE, in the middle of another one or not. BATCHES knows how many there are."""
         self._passage, self._batches = passage, batches
         with passage:
-            self._engine.begin(passage.progress, source, shared_seed)
+            self._engine.begin(passage.progress, source, shared_seed, passage.tick)
 
     def __iter__(self) -> "PooledIterator":
         return self

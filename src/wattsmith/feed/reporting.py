@@ -92,7 +92,8 @@ class Counts:
 
     began_s: float | None = None
     ended_s: float | None = None
-    waiting_s: float = 0.0
+    waiting_s: float = 0.0  # of waits that are over
+    waits_since_s: float | None = None  # None: the trainer does not wait now
     batches: int = 0
     bytes: int = 0
     made_s: float = 0.0
@@ -110,11 +111,19 @@ class Counts:
         self.made += 1
         self.bytes += size_bytes
 
-    def add_wait(self, began_s: float, ended_s: float) -> None:
+    def begin_wait(self, now_s: float) -> None:
         if self.began_s is None:
-            self.began_s = began_s
-        self.waiting_s += ended_s - began_s
-        self.ended_s = ended_s
+            self.began_s = now_s
+        self.waits_since_s = now_s
+
+    def end_wait(self, now_s: float) -> None:
+        self.waiting_s = self.waiting_by_s(now_s)
+        self.waits_since_s = None
+        self.ended_s = now_s
+
+    def waiting_by_s(self, now_s: float) -> float:
+        """Seconds of waiting until NOW_S, the wait that may be under way included."""
+        return self.waiting_s + (0.0 if self.waits_since_s is None else now_s - self.waits_since_s)
 
     def report(
         self, workers: int, energy_j: float | None = None, waiting_j: float | None = None, energy_is: str = ""
