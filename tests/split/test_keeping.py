@@ -149,6 +149,35 @@ def late_by_a_list(x):
     return loss if len(memory) < 100 else loss + layer(memory[0]).sum()
 
 
+def late_by_a_list_item(x):
+    items[0] += 1
+    return layer(x).sum() * (1 if items[0] < 100 else 2)
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+    def __init__(self):
+        self.calls = 0
+
+
+slotted, items = Slotted(), [0]
+
+
+def late_by_a_slot(x):
+    slotted.calls += 1
+    return layer(x).sum() * (1 if slotted.calls < 100 else 2)
+
+
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+
+def setting_the_rate(x):
+    """Nothing in the step shows it, and the optimizer would never know."""
+    optimizer.param_groups[0]["lr"] = 0.2
+    return layer(x).sum()
+
+
 def late_by_itself(x):
     late_by_itself.calls += 1
     return layer(x).sum() * (1 if late_by_itself.calls < 100 else 2)
@@ -178,6 +207,9 @@ LATE = [
     (late_by_a_list, "memory"),
     (late_by_itself, "late_by_itself.calls"),
     (late_by_a_variable(), "calls"),
+    (late_by_a_list_item, "items"),
+    (late_by_a_slot, "slotted.calls"),
+    (setting_the_rate, "optimizer.param_groups.0.lr"),
 ]
 
 
@@ -194,6 +226,7 @@ def test_what_the_step_counted_is_as_before():
     assert (LATE[0][0].calls, LateByClass.calls_of_all, LATE[2][0].schedule.seen) == (0, 0, 0)
     assert (count, seen.tolist(), len(memory), late_by_itself.calls) == (0, [0, 0], 0, 0)
     assert LATE[8][0].__closure__[0].cell_contents == 0
+    assert (items, slotted.calls, optimizer.param_groups[0]["lr"]) == ([0], 0, 0.1)
 
 
 class Scheduled(nn.Module):
@@ -205,9 +238,10 @@ class Scheduled(nn.Module):
         self.layer = nn.Linear(4, 4)
         self.noise, self.epoch = 0.1, 0
         self.options = {"weight": 1.0, "name": "first", "shift": torch.zeros(4)}
-        self.shares = [1.0, 1.0, 1.0, 1.0]
+        self.shares, self.ends = [1.0, 1.0, 1.0, 1.0], (0, 4)
 
     def forward(self, x):
+        x = x[:, self.ends[0] : self.ends[1]]
         given = self.layer(self.drop(x) * (1 + self.noise)) * torch.tensor(self.shares)
         return (given + self.options["shift"]).sum() * self.options["weight"]
 
@@ -217,6 +251,8 @@ class Scheduled(nn.Module):
     [
         (lambda step: setattr(step, "noise", 0.2), r"noise was 0\.1 .* is 0\.2 now.*tensor"),
         (lambda step: setattr(step.drop, "p", 0.4), r"drop\.p was 0\.5"),
+        (lambda step: setattr(step, "drop", nn.Identity()), r"drop was Dropout\(p=0\.5, .* is Identity\(\) now"),
+        (lambda step: setattr(step, "ends", (1, 4)), r"ends was \(0, 4\)"),
         (lambda step: step.options.update(weight=2.0), r"options\.weight was 1\.0"),
         (lambda step: step.options.update(shift=torch.ones(4)), r"options\.shift is another tensor.*copy_"),
         (lambda step: step.shares.reverse() or step.shares.append(2.0), r"shares was \(1\.0, .* 2\.0\) now"),
@@ -230,6 +266,19 @@ def test_a_number_that_is_frozen_and_changes_later_is_noticed(change, said):
     change(step)
     with pytest.raises(StateChanged, match=said):
         made(batch, 0)
+
+
+def test_what_the_loop_counts_for_itself_is_no_business_of_the_step():
+    step, batch = Scheduled(), torch.rand(6, 4)
+
+    def update():
+        step.epoch += 1
+
+    made = split(step, batch, update=update)
+    assert step.epoch == 0
+    for _ in range(2):
+        made(batch, 0)
+        update()
 
 
 def test_what_the_step_replaced_is_there_again():

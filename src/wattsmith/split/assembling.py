@@ -114,17 +114,23 @@ def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_
 def _settings(watched: Any, by_hand: bool) -> list[Setting]:
     """What must stay as it is: modes of modules and, where the step was traced, the numbers and texts that it reads."""
     held = watched.held
-    modules = [(Place(name, vars(module)), type(module)) for name, module in held.every_module().items()]
+    modules = [
+        (Place(name, vars(module)), module)
+        for name, module in held.every_module().items()
+        if "training" in vars(module)
+    ]
     if by_hand:
-        return [Setting(place, {"training": place.holder["training"]}) for place, _ in modules]
+        return [Setting(place, {"training": one.training}) for place, one in modules]
     # Of a layer of PyTorch's all counts; of the user's own objects what the step's functions name.
-    names = frozenset(held.names) | {"training"}
-    settings = []
-    for place, kind in modules:
-        values = frozen_by_a_trace(place, names if is_a_class_of_the_users(kind) else None)
+    places, named = held.read_by_step
+    names = named | {"training"}
+    settings: list[tuple[Place, dict[Any, Any]]] = []
+    for place, module in modules:
+        values = frozen_by_a_trace(place, names if is_a_class_of_the_users(type(module)) else None)
         # Tensors of a module are looked up anew in every step.
         settings.append((place, {key: one for key, one in values.items() if not is_tensor(one)}))
-    settings += [(place, frozen_by_a_trace(place, names if place.keys is None else None)) for place in held.places]
+        settings.append((Place(place.name, module._modules), dict(module._modules)))
+    settings += [(place, frozen_by_a_trace(place, names if place.keys is None else None)) for place in places]
     but = watched.keeps.overwritten
     kept = [
         (place, {key: one for key, one in those.items() if place.named(key) not in but}) for place, those in settings

@@ -7,7 +7,8 @@ number that counts the calls, is not: a trace would hold what was there first, f
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CellType
+from enum import Enum
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any
 
 from wattsmith.split.handing import is_tensor
@@ -23,12 +24,14 @@ _LATER = 1_000  # calls after which a list that grows is looked at once more
 class Place:
     """Where a step keeps things until the next call. KEYS: those that count; None: all.
 
-    HOLDER: a dict, such as an object's attributes; a class; a list, deque or set; a variable of a function; an array.
+    HOLDER: a dict, such as an object's attributes; a class, or an object with slots; a list, deque or set; a variable
+    of a function; an array.
     """
 
     name: str
     holder: Any
     keys: frozenset[str] | None = None
+    is_registered: bool = False  # whether others look there, too: an optimiser at its settings
 
     def entries(self) -> dict[Any, Any]:
         """What is there now, by key; a list, a set or an array is one entry."""
@@ -39,6 +42,8 @@ class Place:
                 return {}
         if isinstance(self.holder, type):
             return {key: one for key, one in vars(self.holder).items() if not key.startswith("__")}
+        if slots := slots_of(self.holder):
+            return {key: getattr(self.holder, key) for key in slots if hasattr(self.holder, key)}
         if isinstance(self.holder, dict):
             return {key: one for key, one in self.holder.items() if self.keys is None or key in self.keys}
         if isinstance(self.holder, list | deque | set):
@@ -51,7 +56,7 @@ class Place:
         for key in [key for key in {**before, **now} if is_another(before, now, key)]:
             if isinstance(self.holder, CellType):
                 self.holder.cell_contents = before[""]
-            elif isinstance(self.holder, type):
+            elif isinstance(self.holder, type) or slots_of(self.holder):
                 setattr(self.holder, key, before[key]) if key in before else delattr(self.holder, key)
             elif isinstance(self.holder, dict):
                 if key in before:
@@ -68,6 +73,14 @@ class Place:
         return f"{self.name}.{key}".strip(".")
 
 
+def slots_of(thing: Any) -> list[str]:
+    """Names of the attributes that THING has in slots, if it has no others."""
+    if isinstance(thing, type) or hasattr(thing, "__dict__"):
+        return []
+    every = (vars(kind).get("__slots__", ()) for kind in type(thing).__mro__)
+    return [name for many in every for name in ((many,) if isinstance(many, str) else many)]
+
+
 def is_another(before: Mapping[Any, Any], now: Mapping[Any, Any], key: Any) -> bool:
     """Whether something else is at KEY than before. Lists and dicts that stay are places of their own."""
     if key not in before or key not in now:
@@ -81,6 +94,8 @@ def is_it_still(one: Any, other: Any) -> bool:
         return one is other
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(is_it_still, one, other))
+    if isinstance(one, MethodType) or (type(one).__module__ == "torch" and not is_tensor(one)):
+        return bool(one == other)
     return (isinstance(one, PLAIN) or _is_an_array(one)) and alike(one, other)
 
 
@@ -95,7 +110,7 @@ def copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: copied(one) for key, one in value.items()}
     if isinstance(value, list | tuple | deque):
-        return [copied(one) for one in value]
+        return (deque if isinstance(value, deque) else list)(copied(one) for one in value)
     return value.copy() if isinstance(value, set) or _is_an_array(value) else value
 
 
@@ -166,13 +181,19 @@ class Kept:
         for place, entries in zip(self.places, self._entries, strict=True):
             now = place.entries()
             live = {"": place.holder} if isinstance(place.holder, list | deque) else now
-            found |= {place.named(key): live.get(key) for key in {**entries, **now} if is_another(entries, now, key)}
+            changed = [key for key in {**entries, **now} if is_another(entries, now, key)]
+            wrap = Registered if place.is_registered else _as_it_is
+            found |= {place.named(key): wrap(live.get(key)) for key in changed}
         return found
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A parameter, buffer or module that took the place of another: it would be missing from the state of the model."""
+    """A parameter, a buffer or an optimiser's setting that took the place of another: others would miss the change."""
 
     value: Any
 
@@ -184,13 +205,17 @@ def accumulating(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[st
     """
     return [
         name
-        for name, one in second.items()
-        if isinstance(one, Registered) or not (alike(first.get(name), one) or grows(first.get(name), one))
+        for name, one in first.items()
+        if isinstance(one, Registered)
+        or (name in second and not (alike(one, second[name]) or grows(one, second[name])))
     ]
 
 
 def grows(first: Any, second: Any) -> bool:
-    return isinstance(first, list) and isinstance(second, list) and not alike(first, second)
+    if isinstance(first, deque) and isinstance(second, deque):
+        return True
+    is_longer = isinstance(first, list) and isinstance(second, list) and len(second) > len(first)
+    return is_longer and alike(first, second[: len(first)])
 
 
 def age(moved: Mapping[str, Any]) -> bool:
@@ -228,14 +253,22 @@ def frozen_by_a_trace(place: Place, names: frozenset[str] | None) -> dict[Any, A
     if isinstance(place.holder, list | deque):
         plain = len(entries[""]) <= _LOOKED_AT and all(isinstance(one, PLAIN) for one in entries[""])
         return entries if plain and (names is None or place.name.rpartition(".")[2] in names) else {}
-    if not isinstance(place.holder, dict | type | CellType):
+    if not isinstance(place.holder, dict | type | CellType) and not slots_of(place.holder):
         return {}
     return {
         key: one
         for key, one in entries.items()
-        if isinstance(one, PLAIN) or is_tensor(one)
+        if _is_a_setting(one)
         if names is None or not isinstance(key, str) or key in names or key == ""
     }
+
+
+def _is_a_setting(value: Any) -> bool:
+    """Whether VALUE is what it is for good, so that another one must have been put there if it differs."""
+    if isinstance(value, tuple):
+        return all(map(_is_a_setting, value))
+    kinds = (*PLAIN, Enum, FunctionType, MethodType, BuiltinFunctionType)
+    return isinstance(value, kinds) or is_tensor(value) or type(value).__module__ == "torch"
 
 
 def told(moved: Sequence[str]) -> str:

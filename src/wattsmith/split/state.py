@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattsmith.split.keeping import MODULE_INTERNALS, PLAIN, Kept, Place, same_tensor
+from wattsmith.split.keeping import MODULE_INTERNALS, PLAIN, Kept, Place, same_tensor, slots_of
 from wattsmith.split.marks import OpaqueStep
 from wattsmith.split.problems import is_of_the_machine
 
@@ -32,6 +32,7 @@ class Held:
     spaces: list[dict[str, Any]] = field(default_factory=list)  # globals of the user's functions that were seen
     places: list[Place] = field(default_factory=list)  # where things are kept outside of modules
     names: set[str] = field(default_factory=set)  # all names and texts in the user's functions that were seen
+    read_by_step: tuple[list[Place], frozenset[str]] = ([], frozenset())  # those of them that the step itself leads to
     own_generators: list[Any] = field(default_factory=list)  # of Python and NumPy, not the global ones
 
     def parameters(self) -> dict[str, Any]:
@@ -67,7 +68,9 @@ def _join(first: str, second: str) -> str:
 def held_by(step: Callable[..., Any], *more: Callable[..., Any] | None) -> Held:
     """What STEP and MORE functions reach: through attributes, closures, defaults and the globals that they name."""
     held, seen = Held(), set[int]()
-    for thing in (step, *more):
+    _search(step, "", held, seen, 0)
+    held.read_by_step = list(held.places), frozenset(held.names)
+    for thing in more:
         if thing is not None:
             _search(thing, "", held, seen, 0)
     if len(held.modules) > 1:
@@ -104,6 +107,8 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
         held.loose.setdefault(name, thing)
     elif isinstance(thing, torch.optim.Optimizer):
         held.optimizers.append(thing)
+        groups = enumerate(thing.param_groups)
+        held.places += [Place(f"{name}.param_groups.{at}", one, is_registered=True) for at, one in groups]
     elif isinstance(thing, torch.Generator):
         held.generators.append(thing)
     elif isinstance(thing, random.Random):
@@ -138,7 +143,7 @@ def _places_in(thing: Any, name: str) -> Iterator[Place]:
     elif isinstance(thing, dict | list | deque | set) or _is_an_array(thing):
         yield Place(name, thing)
     elif _is_an_object_of_the_users(thing):
-        yield Place(name, vars(thing))
+        yield Place(name, thing if slots_of(thing) else vars(thing))
 
 
 def _is_an_array(thing: Any) -> bool:
@@ -167,7 +172,8 @@ def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, type):
         yield from ((key, one) for key, one in vars(thing).items() if not _is_of_a_class(key, one) and _may_hold(one))
     elif _is_an_object_of_the_users(thing):
-        yield from ((key, value) for key, value in vars(thing).items() if _may_hold(value))
+        mine = {key: getattr(thing, key, None) for key in slots_of(thing)} or vars(thing)
+        yield from ((key, value) for key, value in mine.items() if _may_hold(value))
         yield "", type(thing)
         yield from (("", one) for one in _methods(type(thing), "__call__"))
 
@@ -191,7 +197,9 @@ def _methods(kind: type, first: str) -> Iterator[types.FunctionType]:
 
 
 def _is_an_object_of_the_users(thing: Any) -> bool:
-    if isinstance(thing, type | types.ModuleType | types.FunctionType) or not hasattr(thing, "__dict__"):
+    if isinstance(thing, type | types.ModuleType | types.FunctionType):
+        return False
+    if not hasattr(thing, "__dict__") and not slots_of(thing):
         return False
     return is_a_class_of_the_users(type(thing))
 
