@@ -6,6 +6,7 @@ from wattsmith.split.assembling import SIZES
 from wattsmith.split.cutting import CutGraphs, drawing_in_training
 from wattsmith.split.graphfile import Packed
 from wattsmith.split.handing import sliced
+from wattsmith.split.keeping import told
 from wattsmith.split.pricing import Choice, short_name
 from wattsmith.split.problems import BatchDoesNotFit
 from wattsmith.split.roles import FIXED, OPAQUE, Roles
@@ -42,6 +43,11 @@ def cut_told(
         notes = [*notes, f"not every number of samples may come: {refused}"]
     if drawn := drawing_in_training(traced, roles, chosen.data):
         notes = [*notes, f"{len(drawn)} operators of the training half draw from the trainer's generator"]
+    if watched.keeps.overwritten and graphs.training is not None:
+        notes = [
+            *notes,
+            f"the training half puts nothing into {told(list(watched.keeps.overwritten))}, as the step does",
+        ]
     if any(roles.kinds[node] == OPAQUE for node in live):
         notes = [*notes, "opaque steps travel with the data half, and need what they import on the worker"]
     return Cut(
