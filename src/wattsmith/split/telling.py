@@ -44,10 +44,8 @@ def cut_told(
     if drawn := drawing_in_training(traced, roles, chosen.data):
         notes = [*notes, f"{len(drawn)} operators of the training half draw from the trainer's generator"]
     if watched.keeps.overwritten and graphs.training is not None:
-        notes = [
-            *notes,
-            f"the training half puts nothing into {told(list(watched.keeps.overwritten))}, as the step does",
-        ]
+        names = told(list(watched.keeps.overwritten))
+        notes = [*notes, f"what the step puts into {names} is not put there by the training half"]
     if any(roles.kinds[node] == OPAQUE for node in live):
         notes = [*notes, "opaque steps travel with the data half, and need what they import on the worker"]
     return Cut(
