@@ -17,7 +17,7 @@ from torch import nn
 
 from wattsmith.split.halves import load
 from wattsmith.split.marks import boundary, opaque
-from wattsmith.split.problems import BatchDoesNotFit, NotSplittable
+from wattsmith.split.problems import BatchDoesNotFit, NotSplittable, StateChanged
 from wattsmith.split.whole import split
 
 words = nn.Embedding(256, 4)
@@ -309,3 +309,41 @@ def test_an_example_of_one_sample_leaves_the_batch_open():
     assert made.report().batch == 2
     assert made(torch.ones(5, 4), 0) == layer(torch.full((5, 4), 2.0)).sum()
     assert made(torch.ones(1, 4), 0) == layer(torch.full((1, 4), 2.0)).sum()
+
+
+def test_weights_that_are_trained_do_not_go_into_an_opaque_step():
+    model = torch.nn.Linear(4, 4)
+
+    @opaque
+    def seen_by_the_model(x):
+        return model(x).detach()
+
+    with pytest.raises(NotSplittable, match=r"opaque step seen_by_the_model uses model\.weight, which changes"):
+        split(lambda x: layer(seen_by_the_model(x)).sum() + model(x).sum(), torch.ones(2, 4))
+
+
+def test_a_table_of_an_opaque_step_must_stay():
+    table = torch.ones(4)
+
+    @opaque
+    def scaled(x):
+        return x * table
+
+    made = split(lambda x: layer(scaled(x)).sum(), torch.ones(2, 4))
+    made(torch.ones(2, 4), 0)
+    table.mul_(2)
+    with pytest.raises(StateChanged, match="table has changed"):
+        made(torch.ones(2, 4), 0)
+
+
+def test_an_opaque_step_that_counts_is_refused():
+    calls = [0]
+
+    @opaque
+    def late(x):
+        calls[0] += 1
+        return x if calls[0] < 100 else x * 2
+
+    with pytest.raises(NotSplittable, match="in the place of calls"):
+        split(lambda x: layer(late(x)).sum(), torch.ones(2, 4))
+    assert calls == [0]

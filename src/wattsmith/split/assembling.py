@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from wattsmith.split.cutting import CutGraphs
@@ -107,6 +108,11 @@ def _training(traced: Traced, roles: Roles, graphs: CutGraphs, watched: Any, by_
         for target, one in roles.constants.items()
         if target in used and one.kind in (STATE, CONSTANT)
     ]
+    for reached in watched.held.opaque.values():
+        copied += [
+            Copied(name=name, value=partial(_same, one), was=one.detach().cpu().clone(), version=one._version)
+            for name, one in reached.tensors().items()
+        ]
     finders = [_finder(traced.attributes[name], watched) for name in graphs.attributes]
     return training_half(_root(watched), run, finders, finish, copied, _settings(watched, by_hand is not None))
 
@@ -136,6 +142,10 @@ def _settings(watched: Any, by_hand: bool) -> list[Setting]:
         (place, {key: one for key, one in those.items() if place.named(key) not in but}) for place, those in settings
     ]
     return [Setting(place, those) for place, those in kept if those]
+
+
+def _same(one: Any) -> Any:
+    return one
 
 
 def _finder(attribute: Attribute, watched: Any) -> Callable[[], Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from wattsmith.split.contexts import all_left
 from wattsmith.split.graphfile import unpacked_graph
 from wattsmith.split.handing import CONSTANT, TENSOR, is_tensor, leaves_of
-from wattsmith.split.keeping import Place, is_it_still
+from wattsmith.split.keeping import Place, is_it_still, same_tensor
 from wattsmith.split.problems import BatchDoesNotFit, HalfNotRead, StateChanged, first_line
 from wattsmith.split.traced import functions_of_sizes
 from wattsmith.terms.errors import NotWritten
@@ -251,15 +251,10 @@ class Copied:
     version: int
 
     def check(self) -> None:
-        import torch
-
         now = self.value()
-        if now._version == self.version:
-            step = max(1, now.numel() // _SAMPLE)
-            same = torch.equal(now.detach().reshape(-1)[::step].cpu(), self.was.reshape(-1)[::step])
-        else:
-            same = now.shape == self.was.shape and torch.equal(now.detach().cpu(), self.was)
-        if not same:
+        every = 1 if now._version != self.version else max(1, now.numel() // _SAMPLE)
+        one, other = now.detach().reshape(-1)[::every].cpu(), self.was.reshape(-1)[::every]
+        if now.shape != self.was.shape or not same_tensor(one, other):
             raise StateChanged(
                 f"{self.name} has changed since the step was cut, and the data half works with what it was. If the "
                 "training loop changes it, give wattsmith.split that part as update=..., so that one real step can be "
@@ -288,10 +283,11 @@ class Setting:
                 f"{self.place.name or 'the step'} was in {'training' if was else 'eval'} mode when the step was cut, "
                 "and is not now. Set it back, or cut again; evaluate with the step itself."
             )
-        if is_tensor(was):
+        if is_tensor(was) or hasattr(was, "parameters"):
+            kind = "tensor" if is_tensor(was) else "module"
             raise StateChanged(
-                f"{name} is another tensor than when the step was cut, and the cut step works with that one. Write "
-                f"into it ({name}.copy_(…)), or cut again."
+                f"{name} is another {kind} than when the step was cut, and the cut step works with that one. Write "
+                "into the one that was there (copy_, load_state_dict), or cut again."
             )
         raise StateChanged(
             f"{name} was {was!r} when the step was cut, which is frozen into it, and is {got!r} now. Keep what changes "

@@ -33,6 +33,9 @@ class Held:
     places: list[Place] = field(default_factory=list)  # where things are kept outside of modules
     names: set[str] = field(default_factory=set)  # all names and texts in the user's functions that were seen
     read_by_step: tuple[list[Place], frozenset[str]] = ([], frozenset())  # those of them that the step itself leads to
+    opaque: dict[OpaqueStep, "Held"] = field(
+        default_factory=dict
+    )  # what its opaque steps reach, and workers get copies of
     own_generators: list[Any] = field(default_factory=list)  # of Python and NumPy, not the global ones
 
     def parameters(self) -> dict[str, Any]:
@@ -53,7 +56,7 @@ class Held:
         from torch.jit import ScriptModule
 
         modules = {name: one for name, one in self.every_module().items() if not isinstance(one, ScriptModule)}
-        return Kept(self.places, modules)
+        return Kept([*self.places, *(place for one in self.opaque.values() for place in one.places)], modules)
 
     def every_module(self) -> dict[str, Any]:
         return {
@@ -73,6 +76,8 @@ def held_by(step: Callable[..., Any], *more: Callable[..., Any] | None) -> Held:
     for thing in more:
         if thing is not None:
             _search(thing, "", held, seen, 0)
+    for one, reached in held.opaque.items():
+        _search(one.function, "", reached, set(), 0)
     if len(held.modules) > 1:
         _drop_inner(held)
     return held
@@ -88,10 +93,12 @@ def _drop_inner(held: Held) -> None:
 def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> None:
     import torch
 
-    if depth > _DEEP or len(seen) > _MANY or id(thing) in seen or isinstance(thing, OpaqueStep):
+    if depth > _DEEP or len(seen) > _MANY or id(thing) in seen:
         return
     seen.add(id(thing))
-    if isinstance(thing, torch.nn.Module):
+    if isinstance(thing, OpaqueStep):
+        held.opaque[thing] = Held()
+    elif isinstance(thing, torch.nn.Module):
         held.modules[name if name not in held.modules else f"{name}_{len(held.modules)}"] = thing
         for inner, module in thing.named_modules():
             forward = getattr(type(module), "forward", None)

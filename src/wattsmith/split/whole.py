@@ -128,6 +128,7 @@ def split(
     held = held_by(step, update)
     with own_generators_put_back(held):
         watched = _watch(step, example, update, held)
+        _refuse_opaque_weights(watched)
         try:
             _refuse_what_it_keeps(watched.keeps.names)
             return _cut(watched, *_traced(watched, sizes), frozen, strict, prices, check)
@@ -165,6 +166,18 @@ def _cut(
     cut = cut_told(traced, roles, chosen, graphs, seen, watched, data, packed, tracer_notes)
     made = Split(data=data, train=train, cut=cut)
     return compared(made, traced, roles, chosen.data, watched, _SEED) if check else made
+
+
+def _refuse_opaque_weights(watched: "Watched") -> None:
+    """Workers get copies of what opaque steps reach, which would stay as they are."""
+    changing = {id(one): name for name, one in watched.held.tensors().items() if name in watched.changed}
+    for step, reached in watched.held.opaque.items():
+        for name, one in reached.tensors().items():
+            if one.requires_grad or id(one) in changing:
+                raise NotSplittable(
+                    f"the opaque step {step.__name__} uses {name}, which changes while it is trained. Weights stay "
+                    "with training: use them outside of the opaque step."
+                )
 
 
 def _refuse_what_it_keeps(names: list[str]) -> None:
