@@ -273,17 +273,28 @@ def on_gpu(work: Work, counts: tuple[int, ...]) -> Bars:
     def learn_cut(batch: Any) -> Any:
         return made.train(*batch)
 
-    ours = tell(work.feeder("Feeder, auto, cut by split", learn_cut, data=made.data))
+    def ours_now() -> Row:
+        return tell(work.feeder("Feeder, auto, cut by split", learn_cut, data=made.data))
+
+    def by_hand_now() -> Row:
+        return tell(work.data_loader("DataLoader, cut by hand", counts[-1], work.crops, work.step.learn_crops))
+
+    # Twice each, in turns: the cores of a machine that others use too are not always alike.
+    ours, by_hand = [ours_now()], [by_hand_now()]
+    ours.append(ours_now())
+    by_hand.append(by_hand_now())
     peer = best_of(work, "DataLoader, finished batches", work.collate, work.learn_finished, counts)
     tell(work.feeder("Feeder, auto, finished batches", work.learn_finished, collate_fn=work.collate))
-    tell(work.data_loader("DataLoader, cut by hand", counts[-1], work.crops, work.step.learn_crops))
     crossing = tuple(one.to(work.device) for one in work.crops(raw))
     tell(work.resident("device alone, from the cut on", crossing, work.step.learn_crops))
     target = min(FASTER * peer.images_per_s, AS_FAST * bound.images_per_s)
-    reached = ours.images_per_s / target
+    reached = min(row.images_per_s for row in ours) / target
+    beside = sum(row.images_per_s for row in ours) / sum(row.images_per_s for row in by_hand)
+    print(f"told    Feeder, cut by split ÷ DataLoader, cut by hand, images/s: {beside:.2f}")
     bars = [(f"Feeder's images/s ÷ the lower of {FASTER} × DataLoader's and the device's", reached, reached >= 1)]
-    if ours.energy_j_per_image is not None and peer.energy_j_per_image is not None:
-        share = ours.energy_j_per_image / peer.energy_j_per_image
+    energies_j = [row.energy_j_per_image for row in ours if row.energy_j_per_image is not None]
+    if energies_j and peer.energy_j_per_image is not None:
+        share = max(energies_j) / peer.energy_j_per_image
         bars.append(("Feeder ÷ DataLoader, J/image, below 1", share, share < 1))
     return bars
 
