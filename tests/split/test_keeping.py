@@ -1,5 +1,6 @@
 """What a step keeps by putting one thing in the place of another is refused where a trace would freeze it."""
 
+import itertools
 from collections import deque
 
 import numpy as np
@@ -169,6 +170,13 @@ def late_by_a_slot(x):
     return layer(x).sum() * (1 if slotted.calls < 100 else 2)
 
 
+rates = itertools.count()
+
+
+def late_by_an_iterator(x):
+    return layer(x).sum() * (1 if next(rates) < 100 else 2)
+
+
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 
 
@@ -210,6 +218,7 @@ LATE = [
     (late_by_a_list_item, "items"),
     (late_by_a_slot, "slotted.calls"),
     (setting_the_rate, "optimizer.param_groups.0.lr"),
+    (late_by_an_iterator, r"rates \(an iterator\)"),
 ]
 
 

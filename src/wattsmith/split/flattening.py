@@ -94,8 +94,10 @@ class Flattener:
             and type(node.target).__name__ != "HigherOrderOperator"
             and (not home.startswith(_ARITHMETIC) or home.startswith(_NOT_ARITHMETIC))
         ):
-            at = f" at {line}" if (line := _line(node)) else ""
             name = "torch.vmap or torch.func" if "functorch" in home else getattr(node.target, "__name__", node.target)
+            while (line := _line(node)) is None and node.next.op != "root":
+                node = node.next  # what torch.vmap does first bears no line
+            at = f" at {line}" if line else ""
             raise NotSplittable(f"{name} cannot be cut{at}. {WAYS_OUT}.")
 
     def _attribute(self, module: Any, node: Any) -> Any:

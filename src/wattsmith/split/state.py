@@ -4,6 +4,7 @@ import dis
 import functools
 import gc
 import inspect
+import io
 import random
 import sys
 import types
@@ -36,6 +37,7 @@ class Held:
     opaque: dict[OpaqueStep, "Held"] = field(
         default_factory=dict
     )  # what its opaque steps reach, and workers get copies of
+    iterators: list[str] = field(default_factory=list)  # names of those that go on from call to call
     own_generators: list[Any] = field(default_factory=list)  # of Python and NumPy, not the global ones
 
     def parameters(self) -> dict[str, Any]:
@@ -73,6 +75,7 @@ def held_by(step: Callable[..., Any], *more: Callable[..., Any] | None) -> Held:
     held, seen = Held(), set[int]()
     _search(step, "", held, seen, 0)
     held.read_by_step = list(held.places), frozenset(held.names)
+    held.iterators = [one for one in held.iterators if "." not in one or one.rpartition(".")[2] in held.names]
     for thing in more:
         if thing is not None:
             _search(thing, "", held, seen, 0)
@@ -118,6 +121,8 @@ def _search(thing: Any, name: str, held: Held, seen: set[int], depth: int) -> No
         held.places += [Place(f"{name}.param_groups.{at}", one, is_registered=True) for at, one in groups]
     elif isinstance(thing, torch.Generator):
         held.generators.append(thing)
+    elif isinstance(thing, Iterator) and not isinstance(thing, io.IOBase):
+        held.iterators.append(name)
     elif isinstance(thing, random.Random):
         held.own_generators.append(thing)
     elif type(thing).__module__.startswith("numpy.random"):

@@ -130,7 +130,7 @@ def split(
         watched = _watch(step, example, update, held)
         _refuse_opaque_weights(watched)
         try:
-            _refuse_what_it_keeps(watched.keeps.names)
+            _refuse_what_it_keeps([*watched.keeps.names, *(f"{one} (an iterator)" for one in held.iterators)])
             return _cut(watched, *_traced(watched, sizes), frozen, strict, prices, check)
         except NotSplittable as refused:
             if not watched.recorders[watched.batch].boundaries or isinstance(refused, FrozenRandomness):
