@@ -17,7 +17,8 @@ from wattsmith.split.problems import BatchDoesNotFit, FrozenRandomness, NotSplit
 from wattsmith.split.randomness import traced_twice
 from wattsmith.split.state import held_by
 from wattsmith.split.symbolic import symbolic
-from wattsmith.split.whole import _leaf, split
+from wattsmith.split.watching import leaf_of
+from wattsmith.split.whole import split
 from wattsmith.terms.errors import BadInput, BadTerm
 
 layer = torch.nn.Linear(4, 4)
@@ -33,7 +34,7 @@ def batch(samples=6):
 def by_fx(step):
     """The trace of STEP by torch.fx alone."""
     structure, leaves = structure_of(batch())
-    told, values = [_leaf(path, value) for path, value in leaves], [value for _, value in leaves]
+    told, values = [leaf_of(path, value) for path, value in leaves], [value for _, value in leaves]
     held = held_by(step)
     return traced_twice(lambda: symbolic(step, batch(), structure, told, values, held), held)
 
