@@ -56,6 +56,28 @@ def test_workers_are_added_while_the_first_batch_is_being_made():
     feeder.close()
 
 
+def test_with_an_expected_step_the_first_batch_says_how_many_are_needed(at_s):
+    hands, rule, counts = Hands(1), Elastic(16, step_s=0.1), Counts()
+    counts.begin_wait(0.0)
+    rule.tick(hands, counts)
+    at_s[0] = 0.4
+    counts.end_wait(0.4)
+    counts.add_made(0.4, 0.0, 100)
+    counts.batches = 1
+    rule.tick(hands, counts)
+    assert hands.told == [6]  # 0.4 s for a batch of which one is used up in 0.1 s: ⌈1.15 × 4 + 0.5⌉
+
+
+def test_once_steps_were_measured_what_was_expected_is_forgotten(at_s):
+    hands, rule = Hands(1), Elastic(16, step_s=10.0)
+    rule.tick(hands, counts_of(0, 0.0, 0.0))
+    at_s[0] = 2.0
+    rule.tick(hands, counts_of(10, 1.0, 4.0))
+    at_s[0] = 8.0
+    rule.tick(hands, counts_of(20, 6.0, 8.0))  # 0.1 s busy for each batch, which takes a worker 0.4 s
+    assert hands.told == [6]
+
+
 def test_within_a_period_nothing_is_decided(at_s):
     hands, rule = Hands(1), Elastic(16)
     rule.tick(hands, counts_of(0, 0.0, 0.0))

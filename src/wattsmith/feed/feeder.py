@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from wattsmith.feed.demand import Watts
+from wattsmith.feed.draws import Draws
 from wattsmith.feed.elastic import Elastic
 from wattsmith.feed.engine import Engine, Terms
 from wattsmith.feed.iterating import InlineIterator, Passage, PooledIterator
@@ -49,7 +50,8 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     WINDOW: of wattsmith.measure, around the training; `report()` then has its joules, and those spent waiting.
     LIVE: show a line of the report on standard error, once in a second.
     SNAPSHOT_EVERY_N_STEPS: how often a dataset that has a state_dict is asked for it.
-    MAX_WORKERS: of "auto"; None: as many as there are cores here. WATTS: what waiting and workers draw, for "auto".
+    MAX_WORKERS: of "auto"; None: as many as there are cores here. WATTS: what waiting and workers draw, for "auto";
+    None: found by the meters of WINDOW. STEP_S: how long a step should take, as an estimate says, for "auto".
     POOL: address of a pool that several jobs share (`wattsmith feed pool`); it is asked how many there may be.
     ENGINE: what places and starts workers: "local", "ray", or anything like terms.engines.WorkerEngine.
     LISTEN: an address such as "10.0.0.1:7070", to which workers come by themselves (`wattsmith feed worker`) and prove
@@ -86,6 +88,7 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
         live: bool = False,
         max_workers: int | None = None,
         watts: Watts | None = None,
+        step_s: float | None = None,
         pool: str | None = None,
         engine: str | WorkerEngine = LOCAL,
         listen: str | None = None,
@@ -93,15 +96,16 @@ class Feeder(DataLoader[Sample]):  # type: ignore[misc]
     ) -> None:
         self.num_workers: int
         self._iterator: PooledIterator | None
-        _refuse_what_makes_no_sense(data, num_workers, seed, memory_limit_bytes, lease_s, max_workers, window)
+        _refuse_what_makes_no_sense(data, num_workers, seed, memory_limit_bytes, lease_s, max_workers, window, step_s)
         self._elsewhere = Elsewhere(engine=engine, listen=listen, token_file=token_file)
         if not self._elsewhere.here and not num_workers:
             raise BadTerm(f'workers from elsewhere need places: num_workers is a number or "auto", got {num_workers!r}')
         self._elastic = None
         if num_workers == AUTO:
-            self._elastic = Elastic(max_workers, watts, member_of(pool, token_file))
-        elif pool is not None or watts is not None:
-            raise BadTerm(f'pool and watts are for num_workers="auto", got {num_workers!r}')
+            draws = None if window is None else Draws(window)
+            self._elastic = Elastic(max_workers, watts, member_of(pool, token_file), draws, step_s)
+        elif pool is not None or watts is not None or step_s is not None:
+            raise BadTerm(f'pool, watts and step_s are for num_workers="auto", got {num_workers!r}')
         workers = self._elastic.first if self._elastic is not None else (num_workers or 0)
         super().__init__(
             dataset,
@@ -358,6 +362,7 @@ def _refuse_what_makes_no_sense(
     lease_s: float | None,
     max_workers: int | None,
     window: Any,
+    step_s: float | None,
 ) -> None:
     """Complain about what a DataLoader does not have, now rather than in the middle of an epoch."""
     if data is not None and not callable(data):
@@ -372,6 +377,8 @@ def _refuse_what_makes_no_sense(
         raise BadTerm(f"lease_s must be positive, got {lease_s}")
     if max_workers is not None and max_workers < 1:
         raise BadTerm(f"max_workers must be at least 1, got {max_workers}")
+    if step_s is not None and (not isinstance(step_s, int | float) or not 0 < step_s < float("inf")):
+        raise BadTerm(f"step_s is a number of seconds above 0, such as `estimate(...).step_s.value`, got {step_s!r}")
     if window is not None and not hasattr(window, "phase"):
         raise BadTerm(f"window is one of wattsmith.measure, as in `with measure(...) as window`, got {window!r}")
 
