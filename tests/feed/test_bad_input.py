@@ -145,6 +145,25 @@ def test_a_user_who_keeps_everything_gets_everything_within_the_limit(in_order):
     assert iterator._engine._places.slots.used_bytes <= 3 * MIB
 
 
+def small_then_large(index):
+    return torch.full((MIB if index == 8 else MIB // 8,), index, dtype=torch.uint8)
+
+
+def test_a_large_batch_arrives_though_the_user_has_filled_the_memory_with_small_ones():
+    feeder = Feeder(Whole(10, small_then_large), batch_size=None, num_workers=2, memory_limit_bytes=MIB)
+    kept = list(feeder)
+    assert [(int(batch[0]), len(batch)) for batch in kept] == [(n, MIB if n == 8 else MIB // 8) for n in range(10)]
+
+
+def test_epochs_that_are_broken_off_give_their_memory_back():
+    feeder = Feeder(
+        Whole(20, a_mebibyte), batch_size=None, num_workers=3, memory_limit_bytes=3 * MIB, persistent_workers=True
+    )
+    for _ in range(20):
+        assert int(next(iter(feeder))[0]) == 0
+    assert [int(batch[0]) for batch in feeder] == list(range(20))
+
+
 def test_one_slot_is_enough():
     feeder = Feeder(Whole(20, a_mebibyte), batch_size=None, num_workers=3, memory_limit_bytes=MIB)
     assert [int(batch[0]) for batch in feeder] == list(range(20))

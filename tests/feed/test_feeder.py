@@ -70,6 +70,30 @@ def test_it_gives_what_a_data_loader_gives(workers, how):
     assert got == expected
 
 
+class Named(Dataset):
+    """Sample i: the id of its worker. The first takes a while."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        time.sleep(0.2 if index == 0 else 0)
+        return pickle.loads(pickle.dumps(get_worker_info())).id
+
+
+def test_where_a_dataset_asks_which_worker_it_is_in_they_take_turns():
+    assert flat(Feeder(Named(), num_workers=3)) == [0, 1, 2] * 4
+
+
+def test_what_cannot_be_pickled_for_a_worker_is_told_with_what_to_do():
+    feeder = Feeder(Plain(4), num_workers=1, multiprocessing_context="spawn", collate_fn=lambda batch: batch)
+    with (
+        pytest.warns(UserWarning, match="Got pickle error when.*top level of a module"),
+        pytest.raises((AttributeError, pickle.PicklingError)),
+    ):
+        iter(feeder)
+
+
 def test_it_is_a_data_loader_with_its_attributes_and_length():
     feeder = Feeder(Plain(10), 4, num_workers=2)
     assert isinstance(feeder, DataLoader)

@@ -145,6 +145,33 @@ def test_a_worker_that_stays_stopped_does_not_outlive_the_epoch(undisturbed):
     assert all_gone(stopped)
 
 
+def test_workers_that_stand_still_on_all_the_memory_are_killed_and_those_that_wait_for_it_are_not_late():
+    feeder = Feeder(Chancy(40, side=128), 2, seed=1, num_workers=2, memory_limit_bytes=150_000, lease_s=0.3)
+    stopped = []
+
+    def watched():
+        for number, batch in enumerate(feeder):
+            if number == 5:
+                stopped.extend(worker.pid for worker in feeder._engine().workers)
+                for pid in stopped:
+                    os.kill(pid, signal.SIGSTOP)
+            yield batch
+
+    assert digest(watched()) == digest(Feeder(Chancy(40, side=128), 2, seed=1))
+    assert feeder.report().late == 2
+    assert all_gone(stopped)
+
+
+def test_a_worker_that_is_killed_as_it_leaves_has_its_batches_made_by_one_who_is_busy():
+    feeder = Feeder(Slow(8, 0.1), num_workers=2)
+    iterator = iter(feeder)
+    got = [next(iterator)]
+    leaving = feeder._engine().workers[1].pid
+    feeder.resize(1)
+    os.kill(leaving, signal.SIGKILL)
+    assert [int(batch) for batch in got + list(iterator)] == list(range(8))
+
+
 def test_a_kill_while_the_user_holds_batches_does_not_touch_them():
     feeder = feeder_of(1)
     iterator = iter(feeder)

@@ -52,6 +52,17 @@ def test_a_second_copy_is_dropped():
     assert ledger.deliver()[1] == "quick"
 
 
+def test_a_batch_of_which_all_makers_are_late_or_dead_waits_for_another():
+    ledger = ledger_of(1)
+    for worker in (1, 2):
+        ledger.lease(0, worker, worker, 0.0)
+        ledger.doubt(worker)
+        assert ledger.waiting == 1
+    ledger.lease(0, 3, 3, 0.0)
+    ledger.take_back(3)
+    assert ledger.waiting == 1
+
+
 def test_a_late_worker_that_is_first_after_all_counts():
     ledger = ledger_of(1)
     ledger.lease(0, 1, 10, 0.0)

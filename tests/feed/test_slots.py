@@ -128,6 +128,24 @@ def test_another_process_sees_the_same_memory_and_it_has_no_name():
     assert str(Path(f"/proc/self/fd/{other.descriptor}").readlink()).startswith("/memfd:")
 
 
+def test_sending_the_memory_to_a_process_that_has_gone_is_no_error():
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        Slots(MIB).room.send(ours)
+
+
+def test_a_user_may_keep_what_leaves_room_for_a_batch_of_the_largest_size():
+    slots = Slots(4 * MIB)
+    kept = [slots.hold(slots.take(MIB))]
+    slot = slots.take(MIB)
+    assert slots.may_hold(slot, 2 * MIB)
+    kept.append(slots.hold(slot))
+    assert not slots.may_hold(slots.take(MIB), 2 * MIB)
+    kept.clear()
+    assert slots.may_hold(slot, 2 * MIB)
+
+
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 300_000)), max_size=40))
 def test_no_sequence_of_takes_and_returns_goes_beyond_the_limit(steps):

@@ -4,9 +4,11 @@ import bisect
 import errno
 import itertools
 import os
+import pickle
 import select
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +83,15 @@ class Crew:
             process = self._context.Process(target=run_relay, args=(theirs, self.yard.ticket(key), post), daemon=True)
         try:
             process.start()
+        except (TypeError, AttributeError, pickle.PicklingError):
+            warnings.warn(
+                "Got pickle error when attempting to start a worker: with the start methods spawn and forkserver "
+                "dataset, collate_fn and worker_init_fn are pickled. Define them, and what they use, at the top level "
+                'of a module, or give Feeder multiprocessing_context="fork".',
+                stacklevel=2,
+            )
+            ours.close()
+            raise
         finally:
             theirs.close()
         self._room.send(ours.socket)

@@ -7,7 +7,7 @@ nothing here takes time from the trainer.
 import itertools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from wattsmith.feed.deaths import Deaths
 from wattsmith.feed.ledger import VOID, Item, Ledger
 from wattsmith.feed.link import Gone
 from wattsmith.feed.making import Recipe, is_stateful
-from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Grant, Made, Need, Place, Stop, Task
+from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Made, Need, Stop, Task
 from wattsmith.feed.packing import room_for
 from wattsmith.feed.pinning import Pinner
 from wattsmith.feed.places import Arrived, Places
@@ -71,9 +71,9 @@ class Engine:
         self._fixed = fixed  # whether the number of workers stays
         # Whoever is free takes the next batch, unless what comes out may depend on who makes it: then each has a seat.
         self._seated = fixed and (recipe.init is not None or is_stateful(recipe.dataset))
+        self._ledger = Ledger()
         self._serials = itertools.count(1)
         self._deaths = Deaths()
-        self._starving: list[tuple[Hand, int]] = []  # workers with a finished batch of so many bytes, and no room
         self._longest_s = 0.0
         self._seen = 0
         self._looked_s = 0.0  # when it was last looked whether a worker is late
@@ -98,11 +98,12 @@ class Engine:
         self._progress = progress
         self._source = source
         self._shared_seed = shared_seed
+        for arrived in self._arrived():  # in an epoch that was broken off
+            self._places.drop(arrived)
         self._ledger = Ledger(in_order=self._terms.in_order, first=0 if self._iterable else progress.delivered)
         self._deaths = Deaths()
         self._delivered_before = frozenset(progress.ahead)
         self._error = None
-        self._starving.clear()
         alone = self._fixed and len(progress.shards) <= self._seats
         for hand in self._crew:
             hand.ready = False
@@ -268,7 +269,8 @@ class Engine:
             item.shard,
             item.ordinal,
             every > 0 and (item.ordinal + 1 if self._iterable else item.number + 1) % every == 0,
-            self._places.offer(hand.key),
+            # While a worker waits for room, nobody is given any in advance: not even that worker could use it.
+            None if self._places.starving else self._places.offer(hand.key),
         )
         if self._iterable and item.ordinal < hand.reached.get(item.shard, 0):
             hand.link.send(Adopt(self._progress.start_of(item.shard)))  # it has read past what is wanted again
@@ -308,7 +310,7 @@ class Engine:
                 if left_s <= 0:
                     raise RuntimeError(f"DataLoader timed out after {self._terms.timeout_s} seconds")
             # Where a worker waits for memory that only the user can give back, look more often.
-            self._take_in(max(0.0, min(left_s, 0.01) if self._starving else left_s))
+            self._take_in(max(0.0, min(left_s, 0.01) if self._places.starving else left_s))
             if time.monotonic() - self._looked_s >= LOOK_S:
                 self._retire_late()
                 self._tick()
@@ -320,8 +322,10 @@ class Engine:
         if self._error is not None:
             error, self._error = self._error, None
             error.reraise()
-        if self._starving:
+        if self._places.starving:
             self._feed_starving()
+        if self._ledger.waiting:
+            self._dispatch()  # all were busy when it came back
 
     def _read(self, hand: Hand) -> None:
         try:
@@ -338,10 +342,7 @@ class Engine:
         if isinstance(news, Made):
             self._take_batch(hand, news, payload)
         elif isinstance(news, Need):
-            for offset in news.back:
-                self._places.take_back(hand.key, offset)
-            self._starving.append((hand, news.size_bytes))
-            self._places.learn(news.size_bytes)
+            self._places.ask(hand, news)
             self._feed_starving()
         elif isinstance(news, Begun):
             if news.epoch == self._progress.epoch:
@@ -378,38 +379,21 @@ class Engine:
             return
         self._longest_s = max(self._longest_s, made.made_s)
         self._seen += 1
+        if made.named and self._fixed and not self._seated:
+            self._seated = self._moved = True
         self._counts.add_made(made.made_s, made.blocked_s, size_bytes)
         if self.pinner is not None:
             arrived.pinned = self.pinner.submit(self._unpacked(arrived))
 
     def _feed_starving(self) -> None:
-        """Give room to workers that hold a finished batch and have none."""
-        waiting, self._starving = self._starving, []
-        for hand, size_bytes in waiting:
-            if hand not in self._crew.hands:
-                continue
-            place = self._grant(hand, size_bytes)
-            if place is None and self._make_room():
-                place = self._grant(hand, size_bytes)
-            if place is None:
-                self._starving.append((hand, size_bytes))
-            else:
-                hand.link.send(Grant(place))
-
-    def _grant(self, hand: Hand, size_bytes: int) -> Place | None:
         try:
-            return self._places.grant(hand.key, size_bytes)
+            self._places.feed(self._arrived())
         except SlotTooSmall as never:
             self._give_up(never)
-            raise
 
-    def _make_room(self) -> bool:
-        """Copy a batch that waits for its turn out of its slot, so that one before it can be written."""
-        for _, arrived in self._ledger.committed():
-            if isinstance(arrived, Arrived) and arrived.slot is not None and arrived.pinned is None:
-                self._places.move_out(arrived)
-                return True
-        return False
+    def _arrived(self) -> Iterator[Arrived]:
+        """Batches that are there and wait for their turn, the last to leave first."""
+        return (arrived for _, arrived in self._ledger.committed() if isinstance(arrived, Arrived))
 
     # Losses
 
@@ -423,7 +407,6 @@ class Engine:
         self._counts.redone += self._ledger.redone - before
         self._moved = True
         self._places.take_back_all(hand.key)
-        self._starving = [(other, size_bytes) for other, size_bytes in self._starving if other is not hand]
         if hand.late or (hand.leaving and not lost):
             return
         self._counts.lost += 1
@@ -458,6 +441,10 @@ class Engine:
                 return
             limit_s = max(LATE_S, LATE_TIMES * self._longest_s)
         late = {lease.worker for lease in self._ledger.overdue(time.monotonic() - limit_s)}
+        late -= self._places.starving.keys()  # these wait for room
+        for hand in self._crew:
+            if hand.late and self._places.starving and self._places.has_any(hand.key):
+                hand.process.kill()  # it stands still on memory that others need
         for hand in self._crew.at_work():
             if hand.key in late and hand.ready:
                 hand.late = True

@@ -45,6 +45,7 @@ class Ledger:
         self._leases: dict[int, Lease] = {}
         self._committed: dict[int, Any] = {}
         self._arrived: collections.deque[int] = collections.deque()
+        self._doubted: set[int] = set()  # workers that are late
         self._attempts: collections.Counter[int] = collections.Counter()
         self.loads: collections.Counter[int] = collections.Counter()  # leases by worker
         self.redone = 0  # leases that came back because a worker was lost or late
@@ -118,13 +119,14 @@ class Ledger:
         for lease in lost:
             del self._leases[lease.serial]
         del self.loads[worker]
-        self._requeue(lost, worker)
+        self._requeue(lost)
         return lost
 
     def doubt(self, worker: int) -> list[Lease]:
         """WORKER is late: its batches wait again, and the first copy to arrive counts, be it from WORKER."""
         late = self.leases_of(worker)
-        self._requeue(late, worker)
+        self._doubted.add(worker)
+        self._requeue(late)
         return late
 
     def settle(self, home: Callable[[Item], int | None]) -> None:
@@ -171,11 +173,12 @@ class Ledger:
         if not self._in_order:
             self._arrived.append(number)
 
-    def _requeue(self, leases: list[Lease], lost: int) -> None:
-        """Let the batches of LEASES wait again, unless they have arrived or others than LOST are at work on them."""
+    def _requeue(self, leases: list[Lease]) -> None:
+        """Let the batches of LEASES wait again, unless they have arrived or others, who are not late, make them."""
         for lease in leases:
             number = lease.item.number
-            elsewhere = any(other.item.number == number for other in self._leases.values() if other.worker != lost)
+            others = (other for other in self._leases.values() if other.worker not in self._doubted)
+            elsewhere = any(other.item.number == number for other in others)
             if number in self._items and number not in self._committed and not elsewhere:
                 self._waiting[number] = self._items[number]
                 self.redone += 1

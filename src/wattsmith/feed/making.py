@@ -1,6 +1,7 @@
 """Makes batches out of a dataset. The same code runs in a worker, on another machine and in the trainer itself."""
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,7 @@ class Maker:
         self._streams: dict[int, _Stream] = {}
         self._begin: Begin | None = None
         self._seeds = True
+        self.named = False  # whether the dataset has asked which worker it is in, so that others may do otherwise
 
     def enter(self, base_seed: int) -> None:
         """Once for each worker, before anything else: seeds, worker info, worker_init_fn."""
@@ -184,7 +186,11 @@ class Maker:
     def _say_who(self, identity: int, count: int, seed: int, dataset: Any) -> None:
         from torch.utils.data._utils.worker import WorkerInfo
 
-        _set_worker_info(WorkerInfo(id=identity, num_workers=count, seed=seed, dataset=dataset))
+        kind = WorkerInfo if self.recipe.iterable else _telling(WorkerInfo, self._note_named)
+        _set_worker_info(kind(id=identity, num_workers=count, seed=seed, dataset=dataset))
+
+    def _note_named(self) -> None:
+        self.named = True
 
     def _batch_seed(self, number: int) -> int:
         assert self._begin is not None
@@ -284,6 +290,22 @@ def _stacked(tensors: Any, *, collate_fn_map: Any = None) -> Any:
         return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
     finally:
         worker._worker_info = info
+
+
+def _telling(known: Any, tell: Callable[[], None]) -> Any:
+    """KNOWN, torch's WorkerInfo, which calls TELL when it is asked for what no two workers share."""
+
+    class WorkerInfo(known):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("id", "seed"):
+                tell()
+            return super().__getattribute__(name)
+
+        def __reduce__(self) -> Any:
+            own = ("id", "num_workers", "seed", "dataset")
+            return functools.partial(known, **{name: getattr(self, name) for name in own}), ()
+
+    return WorkerInfo
 
 
 def _set_worker_info(info: Any) -> None:

@@ -46,9 +46,10 @@ class Task(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """To a worker: here is the room that you asked for."""
+    """To a worker that asked for room."""
 
-    place: Place
+    place: Place | None  # None: there is none, and will be none; the batch is to follow its message
+    again: bool = False  # it has been given places since: it is to ask again, and to hand those back too
 
 
 class Stop(NamedTuple):
@@ -84,6 +85,7 @@ class Made(NamedTuple):
     made_s: float  # from taking the task up to here
     blocked_s: float  # of those, waiting for room
     snapshot: Snapshot | None
+    named: bool = False  # whether the dataset has asked which worker it is in
 
 
 class Ended(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from wattsmith.feed.deaths import LOST
 from wattsmith.feed.link import Gone, WorkerEnd
-from wattsmith.feed.messages import Begun, Ended, Failed, Grant, Made, Need, Stop, Task
+from wattsmith.feed.messages import Begun, Ended, Failed, Grant, Made, Need, Place, Stop, Task
 from wattsmith.feed.packing import room_for
 from wattsmith.feed.remote_address import stay_awake
 from wattsmith.feed.remote_greeting import GREETING_S, TokenRefused, admit, refuse, welcome
@@ -108,7 +108,7 @@ class Relay:
         self._about = about
         self._stock = Stock()
         self._given: collections.deque[int] = collections.deque()  # serials that the worker has, the oldest first
-        self._grants: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._grants: queue.SimpleQueue[Grant] = queue.SimpleQueue()
         self._stopping = False
 
     def run(self) -> None:
@@ -130,7 +130,7 @@ class Relay:
             while True:
                 order = self._link.receive()
                 if isinstance(order, Grant):
-                    self._grants.put(order.place)
+                    self._grants.put(order)
                     continue
                 if isinstance(order, Task):
                     if order.place is not None:
@@ -162,19 +162,27 @@ class Relay:
     def _pass_batch(self, head: Head, made: Made) -> None:
         if head.body_bytes != room_for(made.sizes):
             raise FrameRefused(f"a batch of {room_for(made.sizes)} bytes was due, got {head.body_bytes}")
-        if head.body_bytes <= INLINE_BYTES:
+        began_s, blocked_s, place = time.perf_counter(), 0.0, None
+        if head.body_bytes > INLINE_BYTES:
+            place = self._stock.take(head.body_bytes)
+            if place is None:
+                place = self._ask_for_room(head.body_bytes)
+                blocked_s = time.perf_counter() - began_s
+        if place is None:
             body = self._channel.take_body(head)
             self._link.send(made._replace(offset=self._stock.spare()), [memoryview(body)] if body else None)
             return
-        began_s, blocked_s = time.perf_counter(), 0.0
-        place = self._stock.take(head.body_bytes)
-        if place is None:
-            self._link.send(Need(head.body_bytes, self._stock.empty()))
-            place = self._grants.get()
-            blocked_s = time.perf_counter() - began_s
         self._channel.receive_body(head, self._room.view(place[0], head.body_bytes))
         made_s, blocked_s = made.made_s + time.perf_counter() - began_s, made.blocked_s + blocked_s
         self._link.send(made._replace(offset=place[0], placed=True, made_s=made_s, blocked_s=blocked_s))
+
+    def _ask_for_room(self, size_bytes: int) -> Place | None:
+        """A place of SIZE_BYTES; None: there is none, and the batch is to follow its message."""
+        while True:
+            self._link.send(Need(size_bytes, self._stock.empty()))
+            grant = self._grants.get()
+            if not grant.again:
+                return grant.place
 
     def _done(self, serial: int | None) -> None:
         if serial is None:

@@ -6,6 +6,7 @@ used again and again, since the first touch of fresh memory costs several times 
 """
 
 import collections
+import contextlib
 import ctypes
 import mmap
 import os
@@ -74,8 +75,9 @@ class Room:
         self._map.madvise(mmap.MADV_REMOVE, slot.offset, slot.capacity_bytes)
 
     def send(self, through: socket.socket) -> None:
-        """Let the process at the other end of a Unix socket map the same memory."""
-        socket.send_fds(through, [self.span_bytes.to_bytes(8, "big")], [self.descriptor])
+        """Let the process at the other end of a Unix socket map the same memory, if it still is there."""
+        with contextlib.suppress(BrokenPipeError):
+            socket.send_fds(through, [self.span_bytes.to_bytes(8, "big")], [self.descriptor])
 
     @staticmethod
     def receive(through: socket.socket) -> "Room":
@@ -148,6 +150,7 @@ class Slots:
         self.room = Room(HEADER_BYTES + span_for(limit_bytes))
         self.used_bytes = 0  # memory that slots take, whether in use or not
         self.held = 0  # slots that the user's batches are views of
+        self.held_bytes = 0
         self._end = HEADER_BYTES
         self._warm: dict[int, list[Slot]] = {}  # by capacity, with memory; the last to come back is the last
         self._writers: dict[int, int] = {}  # by offset: who has had the slot last
@@ -197,20 +200,22 @@ class Slots:
         """The slot's bytes for the user. It comes back by itself when the last view of them is gone."""
         held = self.room.held(slot)
         self.held += 1
+        self.held_bytes += slot.capacity_bytes
         weakref.finalize(held, self._returned.append, slot).atexit = False
         return held
 
-    def may_hold(self, slot: Slot) -> bool:
-        """Whether a user may keep SLOT and there is still memory for the next batch."""
+    def may_hold(self, slot: Slot, next_bytes: int) -> bool:
+        """Whether a user may keep SLOT and there is still memory for a batch of NEXT_BYTES."""
         self._collect()
-        spare = any(slots for slots in self._warm.values())
-        room_left = self.used_bytes + slot.capacity_bytes <= self.limit_bytes
-        return self.held < ENOUGH_HELD and (spare or room_left)
+        kept_bytes = self.held_bytes + slot.capacity_bytes
+        return self.held < ENOUGH_HELD and kept_bytes + capacity_for(next_bytes) <= self.limit_bytes
 
     def _collect(self) -> None:
         while self._returned:
-            self.give_back(self._returned.popleft())
+            slot = self._returned.popleft()
+            self.give_back(slot)
             self.held -= 1
+            self.held_bytes -= slot.capacity_bytes
 
     def _make_room(self, capacity_bytes: int) -> bool:
         """Empty slots that nobody uses until CAPACITY_BYTES more fit into the limit."""

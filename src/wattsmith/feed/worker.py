@@ -150,8 +150,9 @@ class Worker:
                 asked_s = time.perf_counter()
                 place = self._ask_for_room(size_bytes)
                 blocked_s = time.perf_counter() - asked_s
-            offset = place[0]
-            packed.write(self._room.view(offset, size_bytes))
+            if place is not None:
+                offset = place[0]
+                packed.write(self._room.view(offset, size_bytes))
         made_s = time.perf_counter() - began_s
         placed = offset is not None
         message = Made(
@@ -165,16 +166,17 @@ class Worker:
             made_s,
             blocked_s,
             snapshot,
+            self._maker.named,
         )
         self._end.send(message, None if placed else _padded(packed))
 
-    def _ask_for_room(self, size_bytes: int) -> Place:
-        self._end.send(Need(size_bytes, self._stock.empty()))
+    def _ask_for_room(self, size_bytes: int) -> Place | None:
         while True:
-            order = self._end.receive()
-            if isinstance(order, Grant):
+            self._end.send(Need(size_bytes, self._stock.empty()))
+            while not isinstance(order := self._end.receive(), Grant):
+                self._orders.append(self._noted(order))
+            if not order.again:
                 return order.place
-            self._orders.append(self._noted(order))
 
     def _why(self, task: Task) -> Any:
         where = f"in DataLoader worker process {self._seat}"
