@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from tests.feed.demand_simulator import Rule, play
 
-from wattsmith.feed.demand import AGREEING, Bounds, Demand, Seen, Watts, frugal_target, plain_target, waiting_share
+from wattsmith.feed.demand import AGREEING, Bounds, Demand, Seen, Watts, frugal_target, waiting_share
 from wattsmith.terms.errors import BadTerm
+from wattsmith.terms.feed import plain_target
 
 SEEDS = range(8)
 

@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass, field
 
 from wattsmith.terms.errors import BadTerm
+from wattsmith.terms.feed import plain_target
 
-HEADROOM = 1.15  # workers for each one needed: service times vary
-SPARE = 0.5  # of a worker, for small numbers
 ALL_THE_TIME = 0.99  # share of the time that counts as all of it
 WAITS = 0.02  # share of time in which a trainer may wait before waiting itself calls for workers
 BLOCKED = 0.1  # share of the workers' time without a free slot from which on workers are not what is missing
@@ -113,11 +112,6 @@ def waiting_share(workers: float, need: float, buffer: int) -> float:
     if abs(load - 1) < 1e-9:
         return 1 / (buffer + 1)
     return (1 - load) / (1 - load ** (buffer + 1))
-
-
-def plain_target(need: float) -> float:
-    """Workers for a NEED, with room for times that vary."""
-    return math.ceil(HEADROOM * need + SPARE) if math.isfinite(need) else math.inf
 
 
 def frugal_target(need: float, buffer: int, watts: Watts) -> float:

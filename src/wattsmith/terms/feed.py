@@ -1,10 +1,19 @@
-"""What a cut of a step and the workers that run its data half agree on."""
+"""What a cut of a step, the workers that run its data half, and the plan that counts these agree on."""
 
+import math
 from hashlib import blake2b
 from os import PathLike
 from typing import Any, Protocol
 
 from wattsmith.terms.errors import BadTerm
+
+HEADROOM = 1.15  # workers for each one needed: service times vary
+SPARE = 0.5  # of a worker, for small numbers
+
+
+def plain_target(need: float) -> float:
+    """Workers for a NEED, with room for times that vary."""
+    return math.ceil(HEADROOM * need + SPARE) if math.isfinite(need) else math.inf
 
 
 def batch_seed(run_seed: int, epoch: int, batch: int) -> int:
