@@ -50,10 +50,10 @@ def energy_hull(response: Response, *, idle_w: float = 0.0) -> tuple[OperatingPo
     Energy is what a step costs above IDLE_W: with the idle power of a device that stays on, racing to the end and
     waiting there is weighed against going slowly.
     """
-    by_time = sorted(response.points, key=lambda one: (one.step_s, one.power_w))
+    by_time = sorted(response.points, key=lambda one: (one.step_s, one.known_w))
     hull: list[tuple[float, float, OperatingPoint]] = []
     for one in by_time:
-        here = (one.step_s, (one.power_w - idle_w) * one.step_s, one)
+        here = (one.step_s, (one.known_w - idle_w) * one.step_s, one)
         if hull and here[1] >= hull[-1][1]:
             continue  # slower, and saves nothing
         if hull and here[0] == hull[-1][0]:
@@ -102,7 +102,7 @@ def thinned(response: Response, most: int = 12) -> Response:
 def is_convex(hull: Sequence[OperatingPoint], *, idle_w: float = 0.0) -> bool:
     """Whether each further second saves no more than the one before it."""
     slopes = [
-        ((b.power_w - idle_w) * b.step_s - (a.power_w - idle_w) * a.step_s) / (b.step_s - a.step_s)
+        ((b.known_w - idle_w) * b.step_s - (a.known_w - idle_w) * a.step_s) / (b.step_s - a.step_s)
         for a, b in pairwise(hull)
     ]
     return all(before <= after + 1e-9 * abs(before) for before, after in pairwise(slopes))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from wattsmith.schedule.needs import fed
 from wattsmith.schedule.series import HOUR_S, KWH_J, Series
 from wattsmith.terms.errors import BadInput, NotWritten
 from wattsmith.terms.facts import as_plain
@@ -97,14 +98,20 @@ def _work(job: Job, mine: Sequence[Stretch], node: PoolNode, carbon: Series | No
         (one for one in job.needs if one.kind == node.kind and one.devices == len(mine[0].devices)), job.needs[0]
     )
     phases = tuple(_phase(one, place, need.response) for one in mine for place in one.devices)
-    fastest_s = min(job.steps / max(point.rate for point in one.response.points) for one in job.needs)
+    here = [found for one in job.needs if (found := fed(one, [node])) is not None] or job.needs
+    fastest_s = min(job.steps / max(point.rate for point in one.response.points) for one in here)
+    data_workers = max((one.point.data_workers.count for one in mine if one.point.data_workers), default=None)
     signals = [
         window for name, series in (("carbon", carbon), ("tariff", tariff)) for window in _signals(name, series, mine)
     ]
     return Work(
         job=job.name,
         phases=phases,
-        shape=replace(job.shape, replicas=job.shape.replicas or need.devices),
+        shape=replace(
+            job.shape,
+            replicas=job.shape.replicas or need.devices,
+            loader_workers=job.shape.loader_workers if data_workers is None else data_workers,
+        ),
         timing=Timing(
             earliest_start_s=job.release_s,
             latest_start_s=None if job.deadline_s is None else max(job.deadline_s - fastest_s, job.release_s or 0.0),

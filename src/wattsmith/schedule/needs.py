@@ -1,4 +1,4 @@
-"""What a job needs beside what a machine has: memory, settings that it may have, power."""
+"""What a job needs beside what a machine has: memory, settings that it may have, cores for data workers, power."""
 
 import math
 from collections.abc import Iterable
@@ -6,8 +6,9 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from wattsmith.schedule.guard import OVERSHOOTS
+from wattsmith.terms.feed import plain_target
 from wattsmith.terms.quantity import format_quantity
-from wattsmith.terms.schedule import Need, OperatingPoint, PoolNode
+from wattsmith.terms.schedule import DataWork, DataWorkers, Need, OperatingPoint, PoolNode, workers_within
 
 SIGMAS = NormalDist().inv_cdf(1 - OVERSHOOTS)
 
@@ -19,10 +20,36 @@ def has_memory(need: Need, node: PoolNode) -> bool:
 
 def settable(need: Need, node: PoolNode) -> Need | None:
     """NEED with the settings alone that NODE may have; None: it may have none of them."""
-    points = tuple(point for point in need.response.points if node.allows(point.setting))
+    points = tuple(point for point in need.response.points if node.allows(point))
     if len(points) == len(need.response.points):
         return need
     return replace(need, response=replace(need.response, points=points)) if points else None
+
+
+def fed(need: Need, nodes: Iterable[PoolNode]) -> Need | None:
+    """NEED with data workers at each setting, as many as each of NODES has cores for; None: none has one for a device.
+
+    A node allows those points alone that were made for as many cores as it has.
+    """
+    if need.data_work is None:
+        return need
+    cores = dict.fromkeys(node.cores_each for node in nodes if node.kind == need.kind)
+    points = dict.fromkeys(
+        _fed(point, need.data_work, each) for each in cores if each != 0 for point in need.response.points
+    )
+    if not points:
+        return None
+    return replace(need, response=replace(need.response, points=tuple(points)), data_work=None)
+
+
+def _fed(point: OperatingPoint, work: DataWork, cores: int | None) -> OperatingPoint:
+    """POINT with its data workers; slower, where CORES are too few for its speed."""
+    needed = work.made_s * point.rate
+    count = workers_within(cores, int(plain_target(needed)))
+    workers_w = None if work.worker_w is None else count * work.worker_w
+    workers = DataWorkers(count=count, needed=needed, power_w=workers_w)
+    # A device that waits is counted with what it draws at work: it draws no more.
+    return replace(point, rate=count / work.made_s if workers.data_bound else point.rate, data_workers=workers)
 
 
 def limits_asked(needs: Iterable[Need]) -> str:
@@ -43,6 +70,6 @@ def affordable(need: Need, drawn_w: float, square: float, room_w: float) -> Oper
 
 def more_w(need: Need, point: OperatingPoint, square: float) -> float:
     """What a job takes of the budget: power above idle, and by how much the guard grows."""
-    above_w = need.devices * max(0.0, point.power_w - need.response.idle_w)
-    more_square = need.devices * (need.response.doubt.power_ratio * point.power_w) ** 2
+    above_w = need.devices * max(0.0, point.known_w - need.response.idle_w)
+    more_square = need.devices * (need.response.doubt.power_ratio * point.known_w) ** 2
     return above_w + SIGMAS * (math.sqrt(max(0.0, square + more_square)) - math.sqrt(max(0.0, square)))

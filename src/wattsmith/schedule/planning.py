@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 from wattsmith.schedule.curves import thinned
 from wattsmith.schedule.guard import OVERSHOOTS
-from wattsmith.schedule.needs import has_memory, limits_asked, settable
+from wattsmith.schedule.needs import fed, has_memory, limits_asked, settable
 from wattsmith.schedule.order import in_order
 from wattsmith.schedule.programs import Bound, bound_of, place_exactly
 from wattsmith.schedule.series import HOUR_S, Series, iso
@@ -142,7 +142,25 @@ def _that_fit(job: Job, nodes: Sequence[PoolNode], sizes: Mapping[str, int], *, 
         raise NoPlan(_not_settable(job, fitting, nodes))
     if exact:
         fitting = [_settable(need, nodes) for need in fitting]
-    return replace(job, needs=tuple(replace(need, response=thinned(need.response, SETTINGS)) for need in fitting))
+    return _fed(job, [replace(need, response=thinned(need.response, SETTINGS)) for need in fitting], nodes, exact=exact)
+
+
+def _fed(job: Job, needs: Sequence[Need], nodes: Sequence[PoolNode], *, exact: bool) -> Job:
+    """JOB with those of NEEDS, data workers included, that some node has cores for."""
+    found = []
+    for need in needs:
+        mine = [n for n in nodes if n.kind == need.kind and has_memory(need, n) and n.usable >= need.devices]
+        if exact:  # which counts devices by kind, so that the node with the fewest cores must do
+            mine = [min(mine, key=lambda one: math.inf if one.cores_each is None else one.cores_each)]
+        found.append(fed(need, mine))
+    some = tuple(need for need in found if need is not None)
+    if not some:
+        raise NoPlan(
+            f"{job.name!r} needs at least one core for the data workers of each device, and "
+            f"{'some' if exact else 'every'} machine that it fits has fewer cores than devices; "
+            "exclude devices of it, or correct its cores"
+        )
+    return replace(job, needs=some)
 
 
 def _not_settable(job: Job, needs: Sequence[Need], nodes: Sequence[PoolNode]) -> str:
@@ -155,7 +173,7 @@ def _not_settable(job: Job, needs: Sequence[Need], nodes: Sequence[PoolNode]) ->
 def _settable(need: Need, nodes: Sequence[PoolNode]) -> Need:
     """NEED with the settings that every node of its kind may have: exact plans count devices by kind."""
     mine = [node for node in nodes if node.kind == need.kind]
-    points = tuple(p for p in need.response.points if all(node.allows(p.setting) for node in mine))
+    points = tuple(p for p in need.response.points if all(node.allows(p) for node in mine))
     if not points:
         raise NoPlan(f"no setting is allowed on every {need.kind}; leave out --exact")
     return replace(need, response=replace(need.response, points=points))
@@ -264,8 +282,8 @@ def _narrowed(grid: Grid, jobs: Sequence[Job], sigmas: float) -> Grid:
     """GRID with a guard band for all jobs at once, which is wider than that of those which run together."""
     squares = common = 0.0
     for job in jobs:
-        worst = max(job.needs, key=lambda need: max(point.power_w for point in need.response.points))
-        power_w = max(point.power_w for point in worst.response.points)
+        worst = max(job.needs, key=lambda need: max(point.known_w for point in need.response.points))
+        power_w = max(point.known_w for point in worst.response.points)
         squares += worst.devices * (worst.response.doubt.power_ratio * power_w) ** 2
         common = max(common, worst.response.doubt.common_ratio)
     spread_w = math.sqrt(squares)
@@ -336,6 +354,7 @@ def _plan(
         notes.append(f"the budget holds with this exception: {unknown}")
     if any(job.pausable and job.pause_every_s for job in jobs):
         notes.append("each pause is counted with the work since the last checkpoint, at most")
+    notes += _data_notes(stretches)
     notes += _gap_notes(wish, end_s)
     return Plan(
         objective=wish.objective,
@@ -354,6 +373,26 @@ def _plan(
         missed=missed,
         notes=tuple(notes),
     )
+
+
+def _data_notes(stretches: Sequence[Stretch]) -> list[str]:
+    """Whose data workers are too few, and whose power is not known."""
+    fed_ones = [(one, one.point.data_workers) for one in stretches if one.point.data_workers is not None]
+    most = {(one.job, one.node): (one, has) for one, has in sorted(fed_ones, key=lambda each: each[1].needed)}
+    notes = [
+        f"{job} is data-bound on {node}: for each device {has.needed:.3g} data workers are needed, and there are cores "
+        f"for {has.count}, so that a step takes {format_quantity(one.point.step_s, 'time')}"
+        for (job, node), (one, has) in most.items()
+        if has.data_bound
+    ]
+    unknown = sorted({one.job for one, has in fed_ones if has.power_w is None})
+    if unknown:
+        named = ", ".join(unknown[:NAMED]) + (f" and {len(unknown) - NAMED} more" if unknown[NAMED:] else "")
+        notes.append(
+            f"what data workers of {named} draw is not known, and not counted; state it, such as "
+            "data_work: {made: 400ms, worker: 8W}"
+        )
+    return notes
 
 
 def _gap_notes(wish: Wish, end_s: float) -> list[str]:
@@ -402,7 +441,7 @@ def _most_w(
         drawn_w = sum(one.power_w - len(one.devices) * (places[one.node].idle_w or 0.0) for one in now)
         if drawn_w > most_w:
             doubt = {one: doubts[one.job, places[one.node].kind, len(one.devices)] for one in now}
-            squares = sum(len(one.devices) * (doubt[one].power_ratio * one.point.power_w) ** 2 for one in now)
+            squares = sum(len(one.devices) * (doubt[one].power_ratio * one.point.known_w) ** 2 for one in now)
             common = max((each.common_ratio for each in doubt.values()), default=0.0)
             most_w, guard_w = drawn_w, sigmas * math.hypot(math.sqrt(squares), common * drawn_w)
     return most_w, guard_w

@@ -92,12 +92,12 @@ def _from_starts(place: int, job: Job, nodes: Sequence[PoolNode], grid: Grid) ->
 
 
 def _cost(column: Column, grid: Grid) -> float:
-    power_w = column.need.devices * column.point.power_w
+    power_w = column.need.devices * column.point.known_w
     return sum(power_w * share * grid.slot_s * grid.prices[slot] for slot, share in column.shares())
 
 
 def _draws_w(column: Column) -> float:
-    return column.need.devices * max(0.0, column.point.power_w - column.need.response.idle_w)
+    return column.need.devices * max(0.0, column.point.known_w - column.need.response.idle_w)
 
 
 def _solvers() -> Any:

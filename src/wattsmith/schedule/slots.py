@@ -121,13 +121,13 @@ class Room:
 
     def _adds(self, need: Need, point: OperatingPoint) -> tuple[float, float, float]:
         doubt = need.response.doubt
-        more_w = need.devices * max(0.0, point.power_w - need.response.idle_w)
-        return more_w, need.devices * (doubt.power_ratio * point.power_w) ** 2, doubt.common_ratio
+        more_w = need.devices * max(0.0, point.known_w - need.response.idle_w)
+        return more_w, need.devices * (doubt.power_ratio * point.known_w) ** 2, doubt.common_ratio
 
     def take(self, placed: Placed) -> None:
         most: dict[int, OperatingPoint] = {}
         for piece in placed.pieces:
-            if piece.slot not in most or piece.point.power_w > most[piece.slot].power_w:
+            if piece.slot not in most or piece.point.known_w > most[piece.slot].known_w:
                 most[piece.slot] = piece.point
         for slot, point in most.items():
             more_w, square, common = self._adds(placed.need, point)
@@ -190,11 +190,11 @@ def place(job: Job, room: Room, objective: Objective, release_s: float, prices: 
         for node in sorted(room.nodes, key=lambda one: not room.untouched[one.name]):
             if node.kind != need.kind or node.usable < need.devices or not has_memory(need, node):
                 continue
-            if not any(node.allows(point.setting) for point in need.response.points):
+            if not any(node.allows(point) for point in need.response.points):
                 continue
             free = room.free[node.name]
-            alike = (node.kind, need.devices, node.memory_bytes, node.power_limits_w, free.tobytes())
-            whole = (node.kind, need.devices, node.memory_bytes, node.power_limits_w, node.usable)
+            like = (node.kind, need.devices, node.memory_bytes, node.power_limits_w, node.cores_each)
+            alike, whole = (*like, free.tobytes()), (*like, node.usable)
             if alike in seen or (whole in seen and node.usable == need.devices):
                 continue  # another node is just as free, or is wholly free and no larger
             seen.add(alike)
@@ -252,12 +252,10 @@ def _ways(
     extra: Any,
 ) -> list[tuple[list[Piece], float, float]]:
     """Ways to run JOB so, each with its cost and its rank: the lower the better."""
-    settable = replace(
-        need.response, points=tuple(point for point in need.response.points if node.allows(point.setting))
-    )
+    settable = replace(need.response, points=tuple(point for point in need.response.points if node.allows(point)))
     points = list(energy_hull(settable))
     if objective is Objective.TIME:
-        points = sorted(settable.points, key=lambda point: -point.rate)
+        points = sorted(settable.points, key=lambda point: (-point.rate, point.known_w))
     fits = {point: room.fits(need, point) & usable for point in points}
     ways = [_whole(job, need, room.grid, objective, fits, first, deadline_s, prices, extra)]
     if job.pausable:
@@ -295,7 +293,7 @@ def _whole(
         good = inside & (blocked[np.minimum(last, grid.count)] - blocked[starts] == 0)
         if not good.any():
             continue
-        power_w = need.devices * point.power_w
+        power_w = need.devices * point.known_w
         cost = power_w * (np.interp(starts + length, slots, paid) - paid[starts])
         rank = cost + power_w * (np.interp(starts + length, slots, asked) - asked[starts])
         if objective is Objective.TIME:
@@ -345,7 +343,7 @@ def _in_parts(
         lasts_s = lengths_s[slot] = min(grid.slot_s, deadline_s - grid.begin_s - slot * grid.slot_s)
         before, slope = (0.0, 0.0), -math.inf
         for place, point in enumerate(ladder):
-            here = (point.rate * lasts_s, per_joule * point.power_w * lasts_s)
+            here = (point.rate * lasts_s, per_joule * point.known_w * lasts_s)
             if here[0] > before[0]:
                 # Rounding must not put a rise before the one that it builds on.
                 slope = max(slope, (here[1] - before[1]) / (here[0] - before[0]))
@@ -368,7 +366,7 @@ def _in_parts(
         return None
     cost = rank = 0.0
     for piece in pieces:
-        energy_ratio = need.devices * piece.point.power_w * (piece.until_s - piece.from_s) / grid.slot_s
+        energy_ratio = need.devices * piece.point.known_w * (piece.until_s - piece.from_s) / grid.slot_s
         cost += energy_ratio * float(prices[piece.slot])
         rank += energy_ratio * float(prices[piece.slot] + extra[piece.slot])
     return pieces, cost, rank
@@ -431,7 +429,7 @@ def _at_once(
             left += lost
         lasts_s = min(grid.slot_s, left * point.step_s)
         pieces.append(Piece(slot=slot, from_s=0.0, until_s=lasts_s, point=point))
-        cost += need.devices * point.power_w * lasts_s / grid.slot_s * float(prices[slot])
+        cost += need.devices * point.known_w * lasts_s / grid.slot_s * float(prices[slot])
         left -= lasts_s * point.rate
         if left <= EPSILON * job.steps:
             ends_s = slot * grid.slot_s + lasts_s

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wattsmith.terms.errors import BadTerm, WattsmithError
+from wattsmith.terms.feed import plain_target
 from wattsmith.terms.work import Setting
 
 MOST_NAMED = 3
 NINE_IN_TEN = 1.6449  # standard deviations from the middle to either end of a 90 % interval
+ROUNDING = 1e-9
 MOST_W = 1e9  # of one device; whoever writes more has mistaken a unit
+MOST_MADE_S = 86400.0  # for one batch; likewise
 
 
 class NoPlan(WattsmithError):
@@ -52,15 +55,51 @@ def _not_negative(fact: object, *names: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataWork:
+    """What the batches of one device cost, as `Feeder.report()` measures it."""
+
+    made_s: float  # of a worker for what one device takes in one step of the job
+    worker_w: float | None = None  # one data worker; None: not known
+
+    def __post_init__(self) -> None:
+        _positive(self, "made_s", "worker_w")
+        if self.made_s > MOST_MADE_S or (self.worker_w or 0.0) > MOST_W:
+            raise BadTerm(f"{self.made_s:g} s for a batch, or {self.worker_w} W, is of no worker; check the units")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataWorkers:
+    """The data workers of one device at one setting."""
+
+    count: int
+    needed: float  # that keep the device busy if nothing varies
+    power_w: float | None = None  # of all of them; None: not known
+
+    def __post_init__(self) -> None:
+        _positive(self, "count", "needed", "power_w")
+
+    @property
+    def wanted(self) -> int:
+        """With room for times that vary; there are fewer where the node has no more cores."""
+        return int(plain_target(self.needed))
+
+    @property
+    def data_bound(self) -> bool:
+        """Whether the device waits for them."""
+        return self.count < self.needed * (1 - ROUNDING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
     """How one device does a piece of work at one setting."""
 
     setting: Setting
     rate: float  # steps per second
-    power_w: float  # mean
+    power_w: float  # of the device, mean
     p99_w: float | None = None  # None: not known
     peak_w: float | None = None
     source: SettingSource = SettingSource.MEASURED
+    data_workers: DataWorkers | None = None  # None: nothing is said of its data
 
     def __post_init__(self) -> None:
         _positive(self, "rate", "power_w", "p99_w", "peak_w")
@@ -72,8 +111,14 @@ class OperatingPoint:
         return 1 / self.rate
 
     @property
+    def known_w(self) -> float:
+        """Of the device and, where that is known, of its data workers."""
+        workers_w = None if self.data_workers is None else self.data_workers.power_w
+        return self.power_w + (workers_w or 0.0)
+
+    @property
     def step_energy_j(self) -> float:
-        return self.power_w / self.rate
+        return self.known_w / self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +162,12 @@ class PoolNode:
     base_w: float = 0.0  # of the rest of the machine, always drawn
     power_limits_w: tuple[float, float] | None = None  # least and most that may be set; None: whatever a job asks for
     excluded: tuple[int, ...] = ()  # devices that must not be used
+    cores: int | None = None  # of its processors, that data workers may use; None: not known, no limit
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise BadTerm(f"{self.name}: count must be at least 1, got {self.count}")
-        _positive(self, "memory_bytes")
+        _positive(self, "memory_bytes", "cores")
         _not_negative(self, "idle_w", "base_w")
         if any(not 0 <= one < self.count for one in self.excluded):
             raise BadTerm(f"{self.name}: excluded names devices 0 to {self.count - 1}, got {list(self.excluded)}")
@@ -136,11 +182,24 @@ class PoolNode:
         """What is known of its draw while nothing runs: `idle_unknown_of` says what is missing."""
         return self.base_w + self.count * (self.idle_w or 0.0)
 
-    def allows(self, setting: Setting) -> bool:
-        """Whether its devices may be set so."""
-        if setting.power_limit_w is None or self.power_limits_w is None:
+    @property
+    def cores_each(self) -> int | None:
+        """Cores for the data workers of one device, whatever the others do; None: no limit."""
+        return None if self.cores is None else self.cores // max(1, self.usable)
+
+    def allows(self, point: OperatingPoint) -> bool:
+        """Whether its devices may be set so, and have as many data workers as its cores give them."""
+        workers, limit_w = point.data_workers, point.setting.power_limit_w
+        if workers is not None and workers.count != workers_within(self.cores_each, workers.wanted):
+            return False
+        if limit_w is None or self.power_limits_w is None:
             return True
-        return self.power_limits_w[0] <= setting.power_limit_w <= self.power_limits_w[1]
+        return self.power_limits_w[0] <= limit_w <= self.power_limits_w[1]
+
+
+def workers_within(cores: int | None, wanted: int) -> int:
+    """Data workers where so many are WANTED: one for each of CORES at most; None: no limit."""
+    return wanted if cores is None else min(wanted, cores)
 
 
 def idle_unknown_of(nodes: Iterable[PoolNode]) -> str | None:
@@ -164,6 +223,7 @@ class Need:
     response: Response  # of one device; rates are those of the job as a whole
     memory_bytes: float | None = None  # of each device, the upper end; None: not known
     steps_each: float = 1.0  # steps of the job that are done in one on these devices: each has a batch of its own
+    data_work: DataWork | None = None  # of each device; None: nothing is said of it
 
     def __post_init__(self) -> None:
         _positive(self, "steps_each")
@@ -233,8 +293,14 @@ class Stretch:
 
     @property
     def power_w(self) -> float:
-        """Of all its devices, mean."""
-        return self.point.power_w * len(self.devices)
+        """Of all its devices and, where that is known, of their data workers, mean."""
+        return self.point.known_w * len(self.devices)
+
+    @property
+    def data_workers(self) -> int | None:
+        """Of all its devices; None: nothing is said of its data."""
+        workers = self.point.data_workers
+        return None if workers is None else workers.count * len(self.devices)
 
     @property
     def energy_j(self) -> float:
