@@ -52,6 +52,17 @@ def test_the_plan_and_its_schedules_come_as_json_files_and_a_picture(said, files
     assert "<svg" in (files / "plan.svg").read_text()
 
 
+def test_data_workers_have_a_column_where_a_job_has_some(said, files):
+    without, _ = said()
+    assert "data workers" not in without
+    (files / "jobs.yaml").write_text(JOBS.replace("after:", "data_work: {made: 4s, worker: 5W}, after:"))
+    out, _ = said("--objective", "time")
+    assert "setting data workers power energy" in " ".join(out.split())
+    assert "second node 0 01 Jan 01:00 01 Jan 02:00 as found 6 130 W 468 kJ" in " ".join(out.split())
+    told = json.loads(said("--json")[0])
+    assert [one["data_workers"] for one in told["plan"]["stretches"]] == [None, 6]
+
+
 def test_carbon_moves_jobs_to_clean_hours(said, files):
     out, _ = said("--objective", "carbon", "--carbon", files / "carbon.csv", "--deadline", "12h", "--json")
     assert {one["from_s"] % 86400 for one in json.loads(out)["plan"]["stretches"]} == {0.0, 21600.0}

@@ -177,6 +177,74 @@ def test_what_jobs_share_may_be_written_once(planned):
     assert sorted((one.job, one.steps) for one in plan.stretches) == [("a", 60.0), ("b", 120.0)]
 
 
+FED = JOB.replace("memory:", "data_work: {made: 4s, worker: 5W}\n    memory:")
+
+
+def test_data_workers_are_planned_with_what_is_written_of_them(planned):
+    plan, (schedule,) = planned(FED, objective=Objective.TIME)
+    assert [(one.data_workers, one.power_w) for one in plan.stretches] == [(6, 310.0)]  # ⌈1.15 × 4 + 0.5⌉ of 5 W
+    assert schedule.works[0].shape.loader_workers == 6
+
+
+def test_at_a_slower_setting_fewer_data_workers_are_planned(planned):
+    plan, _ = planned(FED)
+    assert [(one.data_workers, one.power_w) for one in plan.stretches] == [(4, 168.0)]  # ⌈1.15 × 4 / 1.4 + 0.5⌉ of 5 W
+
+
+def test_cores_of_a_node_are_a_limit_to_its_data_workers(planned):
+    plan, _ = planned(FED, POOL.replace("base: 100W", "base: 100W, cores: 4"), objective=Objective.TIME)
+    assert [(one.data_workers, one.until_s) for one in plan.stretches] == [(2, 7200.0)]  # two devices share four
+    assert any("resnet is data-bound on left" in note for note in plan.notes)
+
+
+def test_more_devices_than_the_figures_are_of_share_the_batches(planned):
+    job = FED.replace("memory:", "scaling: 1.0\n    gpus: {most: 2}\n    memory:")
+    (one,) = planned(job, objective=Objective.TIME)[0].stretches
+    assert len(one.devices) == 2
+    assert one.until_s == pytest.approx(1800.0)  # two steps of the job a second, one batch a second for each device
+    assert one.point.data_workers.needed == pytest.approx(4.0)
+
+
+def test_data_workers_of_a_model_are_those_of_its_estimated_step(planned):
+    def estimator(*_, devices, **__):
+        about = {"step_s": 1.0, "power_w": 100.0 * devices}
+        memory = SimpleNamespace(peak_held_bytes=Interval(value=1.0, low=1.0, high=1.0))
+        return SimpleNamespace(memory=memory, **{k: Interval(value=v, low=v, high=v) for k, v in about.items()})
+
+    text = (
+        "jobs:\n  - {name: net, model: 'net.py:build', batch: 10, samples: 1000, epochs: 3, gpus: 2, "
+        "data_work: {made: 4s}}\n"
+    )
+    (one,) = planned(text, estimator=estimator)[0].stretches
+    assert one.until_s == 150.0  # 300 batches, two a second
+    assert one.point.data_workers.needed == 4.0  # each device takes one
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("data_work: {made: 4}", r"line 5, jobs\[1\].data_work.made: '4' has no unit"),
+        ("data_work: {made: 0s}", r"data_work.made: must be more than nothing"),
+        ("data_work: {made: 1e300s}", r"line 5, jobs\[1\].data_work: .*is of no worker"),
+        ("data_work: {worker: 5W}", r"line 5, jobs\[1\].data_work: needs made"),
+        ("data_work: {make: 4s}", r"data_work.make: .*did you mean made"),
+        ("data_work: 4s", r"data_work: must hold names"),
+        ("data_work: {made: 4s}\n    loader_workers: 3", r"line 5, jobs\[1\].data_work: .*leave out loader_workers"),
+    ],
+)
+def test_data_work_that_makes_no_sense_is_named_by_line_and_field(planned, written, says):
+    with pytest.raises(BadInput, match=says):
+        planned(JOB.replace("memory:", f"{written}\n    memory:"))
+
+
+def test_all_that_is_wrong_with_data_work_is_told_at_once(planned):
+    with pytest.raises(BadInput, match="data_work") as refused:
+        planned(JOB.replace("memory:", "data_work: {made: 4W, worker: 5s, cores: 3}\n    memory:"))
+    assert sorted(field for field, _, _ in refused.value.problems) == [
+        f"jobs[1].data_work.{name}" for name in ("cores", "made", "worker")
+    ]
+
+
 @pytest.mark.parametrize(("doubt", "guard_w"), [("", 280 * 0.05 * 2.326), ("doubt: 0%", 0.0), ("doubt: 1%", 6.51)])
 def test_a_doubt_of_nothing_is_not_the_same_as_none_stated(planned, doubt, guard_w):
     job = f"jobs:\n  - {{name: a, steps: 60, step: 1s, power: 280W, {doubt}}}\n"
@@ -198,6 +266,7 @@ def test_aliases_that_unfold_without_end_are_refused(planned):
         ("nodes:\n  - {name: a, device: x, count: 0}\n", r"nodes\[1\].count: must be a whole number from 1 on"),
         ("nodes:\n  - {name: a, device: x, power_limits: [300W, 100W]}\n", "least and the most"),
         ("nodes:\n  - {name: a, device: x}\n  - {name: a, device: x}\n", "two nodes called 'a'"),
+        ("nodes:\n  - {name: a, device: x, cores: 0}\n", r"nodes\[1\].cores: must be a whole number from 1 on"),
         ("nodes:\n  - {name: a, device: x, excluded: [4]}\n", "excluded names devices 0 to 0"),
     ],
 )

@@ -97,6 +97,7 @@ def wrong(text):
         ("power_budget: 900W", "power_budget: 900J", 15, "power_budget", "J is a unit of energy"),
         ("cpus: 1.5", "cpus: 0", 16, "cpus", "must be a positive number"),
         ("cpus: 1.5", "comand: [a]", 16, "comand", "did you mean command"),
+        ("cpus: 1.5", "data_work: {made: 1s}", 16, "data_work", "is not known here"),
         ("epochs: 3\n", "epochs: 3\nepochs: 4\n", 11, "epochs", "said twice"),
     ],
 )

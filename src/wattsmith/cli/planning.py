@@ -121,7 +121,9 @@ def print_plan(found: Plan) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH_OF_FILES)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("job", "node", "devices", "from", "until", "setting", "power", "energy"):
+    fed = any(one.data_workers is not None for one in found.stretches)
+    data = ["data workers"] if fed else []
+    for heading in ("job", "node", "devices", "from", "until", "setting", *data, "power", "energy"):
         table.add_column(heading, justify="left" if heading in ("job", "node", "devices", "setting") else "right")
     for one in found.stretches[:SHOWN]:
         setting = one.point.setting
@@ -136,6 +138,7 @@ def print_plan(found: Plan) -> None:
             _clock(one.from_s),
             _clock(one.until_s),
             " ".join(said) or "as found",
+            *(["" if one.data_workers is None else str(one.data_workers)] if fed else []),
             format_quantity(one.power_w, "power"),
             format_quantity(one.energy_j, "energy"),
         )
@@ -149,7 +152,7 @@ def print_plan(found: Plan) -> None:
     if found.gap_ratio is not None:
         console.print(f"no plan can be more than {max(0.0, found.gap_ratio):.1%} better ({found.method})")
     for note in found.notes:
-        console.print(note)
+        console.print(escape(note))
     for job, why in found.missed.items():
         console.print(f"[bold]not planned[/bold] {escape(job)}: {escape(why)}")
 

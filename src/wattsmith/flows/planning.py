@@ -20,6 +20,7 @@ from wattsmith.terms.errors import BadInput, NoRecord, NotWritten, WattsmithErro
 from wattsmith.terms.parse import parse_fact
 from wattsmith.terms.schedule import (
     NINE_IN_TEN,
+    DataWork,
     Doubt,
     Job,
     Need,
@@ -222,7 +223,14 @@ def _stated(given: Figures, written: WrittenJob, kind: str, count: int, nodes: S
     points = tuple(replace(point, rate=point.rate * times) for point in given.points)
     doubt = given.doubt or Doubt(power_ratio=ASSUMED, time_ratio=ASSUMED)
     response = Response(points=points, idle_w=_idle_w(kind, nodes), doubt=doubt)
-    return Need(kind=kind, devices=count, response=response, memory_bytes=given.memory_bytes)
+    data_work = _data_work(written, count / written.wanted.least)
+    return Need(kind=kind, devices=count, response=response, memory_bytes=given.memory_bytes, data_work=data_work)
+
+
+def _data_work(written: WrittenJob, devices_ratio: float) -> DataWork | None:
+    """Of one device in a step of the job, whose batches are shared by so many times the devices that a step is of."""
+    stated = written.data_work
+    return None if stated is None else replace(stated, made_s=stated.made_s / devices_ratio)
 
 
 def _steps(written: WrittenJob) -> float:
@@ -284,7 +292,14 @@ def _estimated(
         errors.append((_sigma(found.power_w), _sigma(found.step_s)))
     doubt = Doubt(power_ratio=max(power for power, _ in errors), time_ratio=max(time for _, time in errors))
     response = Response(points=tuple(points), idle_w=_idle_w(kind, nodes), doubt=doubt)
-    return Need(kind=kind, devices=count, response=response, memory_bytes=memory_bytes, steps_each=steps_each)
+    return Need(
+        kind=kind,
+        devices=count,
+        response=response,
+        memory_bytes=memory_bytes,
+        steps_each=steps_each,
+        data_work=_data_work(written, steps_each),
+    )
 
 
 def _unknown(

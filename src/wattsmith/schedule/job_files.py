@@ -13,7 +13,7 @@ from wattsmith.schedule.order import circle_in
 from wattsmith.schedule.yaml_tree import Value, Wrongs, read_tree
 from wattsmith.terms.errors import BadTerm
 from wattsmith.terms.quantity import parse_quantity
-from wattsmith.terms.schedule import Doubt, OperatingPoint, PoolNode, SettingSource, Shape
+from wattsmith.terms.schedule import DataWork, Doubt, OperatingPoint, PoolNode, SettingSource, Shape
 from wattsmith.terms.work import Setting
 
 FIGURES = ("memory", "curve", "step", "power", "doubt")
@@ -31,9 +31,11 @@ JOB = (
     *("name", "steps", "gpus", "scaling", "on", *FIGURES, *MODEL, "release", "deadline", "pausable", "pause_every"),
     *("resume", "after", "weight", "micro_batch", "concurrency", "loader_workers", "pacing_gap"),
 )
-NODE = ("name", "device", "count", "memory", "idle", "base", "power_limits", "excluded")
+PLANNED = ("match", "data_work")  # what only a plan asks for
+NODE = ("name", "device", "count", "memory", "idle", "base", "power_limits", "excluded", "cores")
 POINT = ("power_limit", "clock", "step", "rate", "power", "p99", "peak")
 DOUBT = ("power", "common", "time")
+DATA_WORK = ("made", "worker")
 SCALING = 0.95  # of the speed, kept with each doubling of devices, where a file does not tell
 CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 LAST_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
@@ -77,6 +79,7 @@ class WrittenJob:
     after: tuple[str, ...]
     weight: float
     shape: Shape
+    data_work: DataWork | None = None  # None: nothing is said of it
 
 
 def read_jobs(path: Path, now_s: float) -> list[WrittenJob]:
@@ -85,7 +88,7 @@ def read_jobs(path: Path, now_s: float) -> list[WrittenJob]:
     if "jobs" not in top:
         raise read_tree(path).wrong("there must be a list called jobs")
     wrongs = Wrongs()
-    jobs = [written_job(one, now_s, wrongs, ("match",)) for one in top["jobs"].items()]
+    jobs = [written_job(one, now_s, wrongs, PLANNED) for one in top["jobs"].items()]
     wrongs.tell()
     if not jobs:
         raise top["jobs"].wrong("there is no job in it")
@@ -160,6 +163,7 @@ def _node(at: Value) -> PoolNode:
             base_w=_quantity(fields["base"], "power") if "base" in fields else 0.0,
             power_limits_w=ends_w,
             excluded=tuple(count_at(one, least=0) for one in excluded),
+            cores=count_at(fields["cores"]) if "cores" in fields else None,
         )
     except BadTerm as refused:
         raise at.wrong(str(refused)) from refused
@@ -199,6 +203,10 @@ def written_job(at: Value, now_s: float, wrongs: Wrongs, more: tuple[str, ...] =
         wrongs.add(
             at.wrong("how does it run? Give step and power, a curve, figures on: devices, or a model to estimate")
         )
+    if "data_work" in fields and "loader_workers" in fields:
+        wrongs.add(
+            fields["data_work"].wrong("how many data workers there are follows from it; leave out loader_workers")
+        )
     if says and "steps" not in fields and not ("model" in fields and "samples" in fields):
         wrongs.add(at.wrong("how much is there to do? Give steps, or samples and epochs of a model"))
     return WrittenJob(
@@ -217,6 +225,7 @@ def written_job(at: Value, now_s: float, wrongs: Wrongs, more: tuple[str, ...] =
         after=read("after", _names, ()),
         weight=read("weight", _positive_number, 1.0),
         shape=_shape(read),
+        data_work=read("data_work", _data_work, None),
     )
 
 
@@ -235,6 +244,20 @@ def _shape(read: Callable[..., Any]) -> Shape:
         loader_workers=read("loader_workers", lambda one: count_at(one, least=0), None),
         pacing_gap_s=read("pacing_gap", lambda one: _quantity(one, "time"), None),
     )
+
+
+def _data_work(at: Value) -> DataWork:
+    wrongs = Wrongs()
+    fields = at.fields(DATA_WORK, wrongs)
+    if "made" not in fields:
+        wrongs.add(at.wrong("needs made, the time of a worker for one batch, such as {made: 400ms, worker: 8W}"))
+    made_s = wrongs.read(fields, "made", lambda one: positive_at(one, "time"), 1.0)
+    worker_w: float | None = wrongs.read(fields, "worker", lambda one: positive_at(one, "power"), None)
+    wrongs.tell()
+    try:
+        return DataWork(made_s=made_s, worker_w=worker_w)
+    except BadTerm as refused:
+        raise at.wrong(str(refused)) from refused
 
 
 def _figures(at: Value, fields: Mapping[str, Value], job: Mapping[str, Value], wrongs: Wrongs) -> Figures:
