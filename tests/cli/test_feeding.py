@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from wattsmith import Feeder
 from wattsmith.cli import app
+from wattsmith.feed.pool import PoolMember
+from wattsmith.feed.remote_greeting import read_token
 
 COMMAND = [sys.executable, "-c", "from wattsmith.cli import main; main()", "feed"]
 
@@ -30,6 +32,19 @@ def test_workers_of_another_process_feed_a_trainer(tmp_path):
     worker.terminate()
     assert worker.wait(10) is not None
     fed.close()
+
+
+def test_a_pool_makes_the_token_that_its_jobs_prove(tmp_path):
+    door, token = f"unix:{tmp_path}/pool", tmp_path / "pool.token"
+    pool = subprocess.Popen(
+        [*COMMAND, "pool", "--listen", door, "--token-file", str(token), "--workers", "3"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with pool:
+        assert "3 workers to be shared" in pool.stderr.readline()
+        assert PoolMember(door, read_token(token), job="alone").leave_for(6.0, 1, 32) == 3
+        pool.terminate()
 
 
 def test_an_address_that_is_none_exits_with_2(tmp_path):

@@ -132,10 +132,13 @@ def test_resuming_in_every_epoch_gives_the_same_stream():
     assert got == expected
 
 
-def test_without_an_order_a_resumed_run_neither_loses_nor_repeats():
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_an_order_a_resumed_run_neither_loses_nor_repeats(workers):
     feeder = Feeder(Plain(40), 2, num_workers=3, in_order=False)
     head, state, _ = first_part(feeder, 6)
-    resumed = Feeder(Plain(40), 2, num_workers=1, in_order=False)
+    resumed = Feeder(Plain(40), 2, num_workers=workers, in_order=False)
+    resumed.load_state_dict(state | {"delivered": 0, "ahead": [1, 2, 3, 4, 5, 19]})
+    assert sorted(numbers(resumed)) == [0, 1, *range(12, 38)]
     resumed.load_state_dict(state)
     assert sorted(numbers([*head, *resumed])) == list(range(40))
 

@@ -122,6 +122,7 @@ class InlineIterator:
         self._batches = batches
         self._pin = pin
         progress = passage.progress
+        self._delivered_before = frozenset(progress.ahead)
         shards = len(progress.shards) if progress.cut else 0
         starts = tuple(progress.start_of(number) for number, shard in enumerate(progress.shards) if not shard.ended)
         state = next((snapshot["dataset_state"] for snapshot in progress.states.values()), None)
@@ -144,7 +145,7 @@ class InlineIterator:
         """The next batch, alone in a tuple; None: there is none."""
         progress = self._passage.progress
         while not progress.finished and (item := self._source.draw()) is not None:
-            if item.number in progress.ahead and not progress.iterable:
+            if item.number in self._delivered_before and not progress.iterable:
                 continue
             try:
                 batch = self._make(item)

@@ -44,7 +44,10 @@ def read_token(path: Path) -> str:
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as unreadable:
-        raise BadInput(f"no token can be read from {path}: {unreadable}") from unreadable
+        raise BadInput(
+            f"no token can be read from {path}: {unreadable}. Copy the file from where it was made, by a trainer, a "
+            "pool or `wattsmith feed token FILE`."
+        ) from unreadable
     return checked_token(token, str(path))
 
 

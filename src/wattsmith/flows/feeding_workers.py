@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattsmith.feed.pool import Pool
+from wattsmith.feed.remote import token_in
 from wattsmith.feed.remote_address import parse_address
 from wattsmith.feed.remote_greeting import checked_token, new_token, read_token, write_token
 from wattsmith.feed.remote_worker import PATIENCE_S, work_for
@@ -25,8 +26,8 @@ def make_token(path: Path) -> None:
 
 
 def share_pool(address: str, token_file: Path, workers: int, *, say: Say) -> None:
-    """Divide WORKERS among the jobs that ask, until interrupted."""
-    pool = Pool(address, read_token(token_file), workers, say=say)
+    """Divide WORKERS among the jobs that ask, until interrupted. A token is made where there is none."""
+    pool = Pool(address, token_in(token_file), workers, say=say)
     say(f"{workers} workers to be shared, asked for at {pool.address}")
     try:
         pool.serve()
