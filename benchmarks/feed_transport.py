@@ -4,7 +4,8 @@
 
 Two workers hold prepared batches of 32×3×224×224, as uint8 and as float32. "Delivered" is a batch as its user gets it,
 and that is judged; without that word the consumer copies all bytes into a further buffer, and with "collated" the
-workers hold single samples and put each batch together with torch's default collate: both are told. Each transport
+workers hold single samples and put each batch together with torch's default collate: both are told. "Bare copies"
+are two processes that do nothing but copy, the most that the further copy leaves of memcpy. Each transport
 runs in a process of its own, in turns, several rounds; a figure is the median of its three rounds with the least CPU
 used by others. Ratios are to one thread's memcpy in the same run. Ray comes with the extra `ray`, Ray Data's pandas
 with `bench`; tf.data service runs where a Python with TensorFlow is named.
@@ -49,7 +50,7 @@ BARS = (
     ("ours, socket", "Ray Data", 2.0),
 )
 # With a copy into another buffer behind both, which nobody needs who trains: told, and not judged.
-COPIED = (("ours, slots", "memcpy", 0.6), ("ours, slots", "DataLoader", 4.0))
+COPIED = (("ours, slots", "memcpy", 0.6), ("bare copies", "memcpy", 0.6), ("ours, slots", "DataLoader", 4.0))
 CLEANEST = 3
 CLEAN = 0.06  # share of the machine that others may use in a window that counts as undisturbed
 LIMIT_S = 180

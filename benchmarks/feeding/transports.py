@@ -8,6 +8,7 @@ that others used meanwhile.
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ WORKERS = 2
 WARM = 12  # batches before the window
 ENDLESS = 1_000_000  # batches of an epoch that does not end within the window
 IN_FLIGHT = 4  # calls of each Ray actor
+BARE_SLOTS = 24
 
 Batches = Iterator[Any]
 
@@ -71,6 +73,46 @@ def memcpy(dtype: str) -> Iterator[Batches]:
             yield from batches
 
     yield repeat()
+
+
+@contextlib.contextmanager
+def bare(dtype: str) -> Iterator[Batches]:
+    """One process writes into shared memory and one reads, and neither does anything but copy, and spin while it waits.
+
+    No order, no seeds, no messages, nothing that survives a kill: what two cores and two copies allow at all. With
+    fewer slots it is slower, since a core then writes to what the other has in its cache.
+    """
+    import mmap
+
+    import numpy as np
+
+    batch = room(dtype)
+    shared = mmap.mmap(-1, BARE_SLOTS * batch.nbytes)
+    slots = np.frombuffer(shared, dtype).reshape(BARE_SLOTS, *SHAPE)
+    slots[...] = 0
+    written, read = np.frombuffer(mmap.mmap(-1, 4096), np.int64)[:2].reshape(2, 1)
+    writer = os.fork()
+    if writer == 0:
+        batches = prepared(dtype)
+        while True:
+            number = int(written[0])
+            while number - read[0] >= BARE_SLOTS:
+                pass
+            np.copyto(slots[number % BARE_SLOTS], batches[number % PREPARED])
+            written[0] = number + 1
+
+    def arriving() -> Batches:
+        for number in range(ENDLESS):
+            while written[0] <= number:
+                pass
+            yield slots[number % BARE_SLOTS]
+            read[0] = number + 1
+
+    try:
+        yield arriving()
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
 
 
 @contextlib.contextmanager
@@ -221,6 +263,7 @@ def tf_service(dtype: str) -> Iterator[Batches]:
 
 TRANSPORTS: dict[str, Callable[[str], contextlib.AbstractContextManager[Batches]]] = {
     "memcpy": memcpy,
+    "bare copies": bare,
     "ours, slots": feeder,
     "ours, delivered": feeder,
     "ours, socket": feeder_socket,
