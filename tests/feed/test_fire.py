@@ -162,14 +162,16 @@ def test_workers_that_stand_still_on_all_the_memory_are_killed_and_those_that_wa
     assert all_gone(stopped)
 
 
-def test_a_worker_that_is_killed_as_it_leaves_has_its_batches_made_by_one_who_is_busy():
-    feeder = Feeder(Slow(8, 0.1), num_workers=2)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_killed_or_stopped_as_it_leaves_has_its_batches_made_by_one_who_is_busy(how):
+    feeder = Feeder(Slow(8, 0.1), num_workers=2, lease_s=0.5)
     iterator = iter(feeder)
     got = [next(iterator)]
     leaving = feeder._engine().workers[1].pid
     feeder.resize(1)
-    os.kill(leaving, signal.SIGKILL)
+    os.kill(leaving, how)
     assert [int(batch) for batch in got + list(iterator)] == list(range(8))
+    assert all_gone([leaving])
 
 
 def test_a_kill_while_the_user_holds_batches_does_not_touch_them():

@@ -15,6 +15,10 @@ from wattsmith.terms.errors import BadTerm
 MIB = 1 << 20
 
 
+def by_place(slot):
+    return slot.offset
+
+
 @given(st.integers(1, 1 << 34))
 def test_a_capacity_is_at_least_the_size_and_at_most_an_eighth_more(size):
     assert size <= capacity_for(size) <= max(SMALLEST_BYTES, size * 9 / 8 + 4096)
@@ -144,6 +148,19 @@ def test_a_user_may_keep_what_leaves_room_for_a_batch_of_the_largest_size():
     assert not slots.may_hold(slots.take(MIB), 2 * MIB)
     kept.clear()
     assert slots.may_hold(slot, 2 * MIB)
+
+
+def test_batches_may_take_more_sizes_than_there_are_addresses_for():
+    slots, all_bytes = Slots(64 * MIB), 0
+    for size in (SMALLEST_BYTES * 2**octave * (8 + eighth) // 8 for octave in range(10) for eighth in range(8)):
+        taken = list(iter(lambda size=size: slots.take(size), None))
+        assert len(taken) == 64 * MIB // size
+        assert all(one.offset + size <= other.offset for one, other in itertools.pairwise(sorted(taken, key=by_place)))
+        assert max(taken, key=by_place).offset + size <= slots.room.span_bytes
+        all_bytes += len(taken) * size
+        for slot in taken:
+            slots.give_back(slot)
+    assert all_bytes > slots.room.span_bytes
 
 
 @settings(max_examples=30)

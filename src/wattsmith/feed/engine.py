@@ -445,14 +445,15 @@ class Engine:
         for hand in self._crew:
             if hand.late and self._places.starving and self._places.has_any(hand.key):
                 hand.process.kill()  # it stands still on memory that others need
-        for hand in self._crew.at_work():
-            if hand.key in late and hand.ready:
+        for hand in self._crew:
+            if hand.key in late and hand.ready and not hand.late:
                 hand.late = True
                 before = self._ledger.redone
                 self._ledger.doubt(hand.key)
                 self._counts.redone += self._ledger.redone - before
                 self._counts.late += 1
-                self._replace(hand)
+                if not hand.leaving:
+                    self._replace(hand)
                 self._dispatch()
 
     def _hand_on(self, hand: Hand) -> None:

@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,14 +184,37 @@ class Slots:
                 return warm.pop(next(own, -1))
         if not self._make_room(capacity_bytes):
             return None
-        self.used_bytes += capacity_bytes
+        slot = self._place_for(capacity_bytes)
+        if slot is not None:
+            self.used_bytes += capacity_bytes
+        return slot
+
+    def _place_for(self, capacity_bytes: int) -> Slot | None:
+        """A place without memory: that of an earlier slot of this size, a new one, or a part of several old ones."""
         if self._cold.get(capacity_bytes):
             return self._cold[capacity_bytes].pop()
+        if self._end + capacity_bytes > self.room.span_bytes:
+            return self._joined(capacity_bytes)
         slot = Slot(self._end, capacity_bytes)
         self._end += capacity_bytes
-        if self._end > self.room.span_bytes:
-            raise SlotTooSmall("batches took too many different sizes; give Feeder a larger memory_limit_bytes")
         return slot
+
+    def _joined(self, capacity_bytes: int) -> Slot | None:
+        """A place where slots of other sizes were, side by side; None: those in use lie in between."""
+        for slots in self._warm.values():
+            while slots:
+                self._cool(slots.pop())
+        runs = _side_by_side(slot for slots in self._cold.values() for slot in slots)
+        self._cold = {}
+        for run in runs:
+            self._cold.setdefault(run.capacity_bytes, []).append(run)
+        longest_bytes = max(self._cold, default=0)
+        if longest_bytes < capacity_bytes:
+            return None
+        run = self._cold[longest_bytes].pop()
+        if rest_bytes := longest_bytes - capacity_bytes:
+            self._cold.setdefault(rest_bytes, []).append(Slot(run.offset + capacity_bytes, rest_bytes))
+        return Slot(run.offset, capacity_bytes)
 
     def give_back(self, slot: Slot) -> None:
         """Nobody writes or reads SLOT any more."""
@@ -221,11 +245,25 @@ class Slots:
         """Empty slots that nobody uses until CAPACITY_BYTES more fit into the limit."""
         for size in sorted(self._warm):
             while self._warm[size] and self.used_bytes + capacity_bytes > self.limit_bytes:
-                slot = self._warm[size].pop()
-                self.room.forget(slot)
-                self.used_bytes -= slot.capacity_bytes
-                self._cold.setdefault(size, []).append(slot)
+                self._cool(self._warm[size].pop())
         return self.used_bytes + capacity_bytes <= self.limit_bytes
+
+    def _cool(self, slot: Slot) -> None:
+        """Give the memory of SLOT, which nobody uses, back to the machine."""
+        self.room.forget(slot)
+        self.used_bytes -= slot.capacity_bytes
+        self._cold.setdefault(slot.capacity_bytes, []).append(slot)
+
+
+def _side_by_side(slots: Iterable[Slot]) -> list[Slot]:
+    """SLOTS, of which those that touch have become one."""
+    runs: list[Slot] = []
+    for slot in sorted(slots, key=lambda slot: slot.offset):
+        if runs and runs[-1].offset + runs[-1].capacity_bytes == slot.offset:
+            runs[-1] = Slot(runs[-1].offset, runs[-1].capacity_bytes + slot.capacity_bytes)
+        else:
+            runs.append(slot)
+    return runs
 
 
 def memory_allowed_bytes() -> int:
