@@ -276,6 +276,25 @@ def test_a_killed_trainer_leaves_nothing_behind_and_another_goes_on_where_it_was
     assert [line[0] for line in lines] == expected
 
 
+def test_a_trainer_leaves_though_a_worker_that_was_replaced_stands_still():
+    code = (
+        "import os, signal, sys; sys.path.insert(0, os.getcwd())\n"
+        "from tests.feed.sets import Slow; from wattsmith import Feeder\n"
+        "feeder = Feeder(Slow(40, 0.01), num_workers=1, persistent_workers=True, lease_s=0.2)\n"
+        "for number, _ in enumerate(feeder):\n"
+        "    if number == 3: os.kill(feeder._engine().workers[0].pid, signal.SIGSTOP)\n"
+        "print(feeder.report().late)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        timeout=30,
+        check=True,
+    )
+    assert said.stdout == b"1\n"
+
+
 def test_a_worker_that_is_stuck_dies_with_its_trainer(tmp_path):
     code = (
         "import os, sys; sys.path.insert(0, os.getcwd())\n"

@@ -132,6 +132,24 @@ def test_resuming_in_every_epoch_gives_the_same_stream():
     assert got == expected
 
 
+class Rewinding(Counting):
+    """Begins anew by itself when it has ended."""
+
+    def __next__(self):
+        if self.at == self.length:
+            self.at = 0
+            raise StopIteration
+        return super().__next__()
+
+
+def test_behind_the_last_batch_a_dataset_that_rewinds_itself_is_not_read_again():
+    feeder = Feeder(Rewinding(3), 2, num_workers=1)
+    head, state, _ = first_part(feeder, 2)
+    resumed = Feeder(Rewinding(3), 2, num_workers=1)
+    resumed.load_state_dict(state)
+    assert numbers([*head, *resumed]) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_without_an_order_a_resumed_run_neither_loses_nor_repeats(workers):
     feeder = Feeder(Plain(40), 2, num_workers=3, in_order=False)

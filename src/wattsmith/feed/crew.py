@@ -3,6 +3,7 @@
 import bisect
 import errno
 import itertools
+import multiprocessing.util
 import os
 import pickle
 import select
@@ -57,6 +58,8 @@ class Crew:
         self._by_descriptor: dict[int, Hand] = {}
         self.hands: list[Hand] = []  # by seat
         self.owner = os.getpid()
+        # At exit multiprocessing waits for its children, and one that stands still does not hear that it is to go.
+        multiprocessing.util.Finalize(self, _kill_late, (self.hands,), exitpriority=0)
 
     def start(self, seat: int, seats: int, base_seed: int) -> Hand:
         """A new worker. It has to be told that an epoch begins before it can work."""
@@ -154,3 +157,9 @@ class Crew:
 
     def __iter__(self) -> Iterator[Hand]:
         return iter(list(self.hands))
+
+
+def _kill_late(hands: list[Hand]) -> None:
+    for hand in hands:
+        if hand.late:
+            hand.process.kill()

@@ -228,6 +228,7 @@ class _Stream:
         if fetcher.get("dataset_iter_state") is not None and is_stateful(self._iterator):
             self._iterator.load_state_dict(fetcher["dataset_iter_state"])  # type: ignore[attr-defined]
         self.made = start.made
+        self.ended = bool(fetcher.get("fetcher_ended"))  # an iterator that has ended may begin anew when it is asked
 
     def read(self, recipe: Recipe) -> Any:
         """What the next batch is collated from."""
