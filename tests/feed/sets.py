@@ -81,6 +81,19 @@ class Counting(IterableDataset):
         self.at = state["at"]
 
 
+class Uneven(Counting):
+    """Two quick numbers in the first worker, six slow ones in the second; begins anew by itself when it has ended."""
+
+    def __next__(self) -> int:
+        info = get_worker_info()
+        if self.at == (2 if info.id == 0 else 6):
+            self.at = 0
+            raise StopIteration
+        time.sleep(0.4 * info.id)
+        self.at += 1
+        return 100 * info.id + self.at
+
+
 class Deadly(Dataset):
     """Sample POISON ends its worker by SIGNAL."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.feed.sets import Chancy, Deadly, Parent, Shards, Slow, alive, all_gone, digest
+from tests.feed.sets import Chancy, Deadly, Parent, Shards, Slow, Uneven, alive, all_gone, digest
 
 from wattsmith import Feeder
 
@@ -78,6 +78,21 @@ def test_shards_survive_a_storm_too():
         got = digest(feeder)
     assert storm.kills > 1
     assert got == digest(Feeder(Shards(120), 2, num_workers=2, seed=1))
+
+
+def test_a_worker_lost_behind_the_end_of_its_shard_leaves_nothing_out_of_the_next_epoch():
+    feeder = Feeder(Uneven(0), 1, num_workers=2, persistent_workers=True)
+
+    def disturbed():
+        for number, batch in enumerate(feeder):
+            if number == 2:  # the first worker has nothing more to give, and the trainer waits for the second
+                threading.Timer(0.2, os.kill, (feeder._engine().workers[0].pid, signal.SIGKILL)).start()
+            yield batch
+
+    for epoch in (disturbed(), feeder):
+        assert [batch.item() for batch in epoch] == [1, 101, 2, 102, 103, 104, 105, 106]
+    assert feeder.report().lost == 1
+    feeder.close()
 
 
 def test_growing_and_shrinking_changes_nothing_in_the_stream(undisturbed):

@@ -16,7 +16,7 @@ from wattsmith.feed.deaths import Deaths
 from wattsmith.feed.ledger import VOID, Item, Ledger
 from wattsmith.feed.link import Gone
 from wattsmith.feed.making import Recipe, is_stateful
-from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Made, Need, Stop, Task
+from wattsmith.feed.messages import Adopt, Begin, Begun, Ended, Failed, Made, Need, Snapshot, Stop, StreamStart, Task
 from wattsmith.feed.packing import room_for
 from wattsmith.feed.pinning import Pinner
 from wattsmith.feed.places import Arrived, Places
@@ -103,6 +103,7 @@ class Engine:
         self._ledger = Ledger(in_order=self._terms.in_order, first=0 if self._iterable else progress.delivered)
         self._deaths = Deaths()
         self._delivered_before = frozenset(progress.ahead)
+        self._ends: dict[int, Snapshot | None] = {}  # of shards, as they arrived
         self._error = None
         alone = self._fixed and len(progress.shards) <= self._seats
         for hand in self._crew:
@@ -273,16 +274,22 @@ class Engine:
             None if self._places.starving else self._places.offer(hand.key),
         )
         if self._iterable and item.ordinal < hand.reached.get(item.shard, 0):
-            hand.link.send(Adopt(self._progress.start_of(item.shard)))  # it has read past what is wanted again
+            hand.link.send(Adopt(self._start_of(item.shard)))  # it has read past what is wanted again
         hand.reached[item.shard] = item.ordinal + 1
         hand.link.send(task)
         return True
+
+    def _start_of(self, shard: int) -> StreamStart:
+        """Where a worker takes SHARD up: behind what was delivered, or at its end, if that has arrived."""
+        if shard in self._ends:
+            return StreamStart(shard, 0, self._ends[shard])
+        return self._progress.start_of(shard)
 
     def _tell_begin(self, hand: Hand) -> None:
         progress = self._progress
         states = progress.states
         state = (states.get(hand.seat % len(states)) or {}).get("dataset_state") if states else None
-        streams = tuple(progress.start_of(shard) for shard in sorted(hand.shards))
+        streams = tuple(self._start_of(shard) for shard in sorted(hand.shards))
         hand.link.send(
             Begin(
                 progress.epoch,
@@ -360,6 +367,7 @@ class Engine:
             self._ledger.commit(news.serial, news)
             if isinstance(news, Ended) and isinstance(self._source, Rotation) and news.epoch == self._progress.epoch:
                 self._source.end(news.shard)
+                self._ends[news.shard] = news.snapshot
         if hand.leaving or hand.late:
             self._send_home()
 
@@ -462,7 +470,7 @@ class Engine:
         for turn, shard in enumerate(sorted(hand.shards)):
             heir = others[turn % len(others)]
             heir.shards.add(shard)
-            heir.link.send(Adopt(self._progress.start_of(shard)))
+            heir.link.send(Adopt(self._start_of(shard)))
         hand.shards.clear()
 
     def _send_home(self) -> None:
