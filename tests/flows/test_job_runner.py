@@ -84,7 +84,7 @@ def test_a_job_runs_though_it_cannot_be_measured(tmp_path, meters, why):
 
 
 def test_a_job_on_the_cpu_has_the_energy_of_the_cpu_and_the_memory_of_its_largest_process(tmp_path):
-    command = ("python", "-c", "import time; kept = b'1' * 200_000_000; time.sleep(0.5)")
+    command = ("python", "-c", "import time; kept = b'1' * 200_000_000; time.sleep(2)")
     result = read_result(run(tmp_path, command=command, meters="modelled:10W-65W")[0])
     assert 10 * result.duration_s * 0.9 <= result.energy_j <= 65 * result.duration_s * 1.1
     assert result.energy_source is Source.MODELLED
