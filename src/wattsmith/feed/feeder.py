@@ -377,7 +377,8 @@ def _refuse_what_makes_no_sense(
         raise BadTerm(f"lease_s must be positive, got {lease_s}")
     if max_workers is not None and max_workers < 1:
         raise BadTerm(f"max_workers must be at least 1, got {max_workers}")
-    if step_s is not None and (not isinstance(step_s, int | float) or not 0 < step_s < float("inf")):
+    numeric = isinstance(step_s, int | float) and not isinstance(step_s, bool)
+    if step_s is not None and not (numeric and 0 < step_s < float("inf")):
         raise BadTerm(f"step_s is a number of seconds above 0, such as `estimate(...).step_s.value`, got {step_s!r}")
     if window is not None and not hasattr(window, "phase"):
         raise BadTerm(f"window is one of wattsmith.measure, as in `with measure(...) as window`, got {window!r}")

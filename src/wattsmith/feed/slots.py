@@ -112,8 +112,8 @@ class Notes:
 class Stock:
     """Places that a worker may write into: one for each task that it was given, or fewer.
 
-    The one that it got last comes first. What was read a moment ago is still in the processor's cache, and what has
-    lain there for long stays in reserve, for times in which batches wait for the trainer.
+    The one that it got last comes first, so that a quick trainer is served from few, which the processor's cache can
+    hold; the others stay in reserve, for times in which batches wait for the trainer.
     """
 
     def __init__(self) -> None:
